@@ -1,0 +1,2 @@
+//! Workloads of the outbox relay.
+fn main() {}

@@ -1,0 +1,1 @@
+//! The outbox relay's Store on PostgreSQL.

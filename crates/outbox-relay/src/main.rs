@@ -1,0 +1,2 @@
+//! The relay's binary.
+fn main() {}

@@ -1,0 +1,1 @@
+//! Writes outbox rows inside the application's own transaction.

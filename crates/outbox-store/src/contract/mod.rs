@@ -1,0 +1,1 @@
+//! The cases every store is tested with.

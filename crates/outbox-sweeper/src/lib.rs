@@ -1,0 +1,1 @@
+//! Lease recovery, dead-lettering, retention and WAL checkpoints of the outbox relay.

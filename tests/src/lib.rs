@@ -1,0 +1,1 @@
+//! Private servers and helpers for the tests.
