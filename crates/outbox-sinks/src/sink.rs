@@ -11,6 +11,8 @@ use tokio::time::Instant;
 pub struct Message<'a> {
     /// The row it was made of.
     pub event: &'a Event,
+    /// The queue it was claimed from.
+    pub queue: &'a str,
     /// Topic, routing key, stream or subject; `None` when neither the row nor the queue names one.
     pub destination: Option<Cow<'a, str>>,
     /// Metadata and the application's own headers, in the order they are to be written.
@@ -54,6 +56,8 @@ pub struct Refusal {
     pub error: String,
     /// The sink asked to be left alone for this long.
     pub retry_after: Option<Duration>,
+    /// No answer came before the deadline: the message may have been delivered all the same.
+    pub silent: bool,
 }
 
 /// What became of one message.
@@ -74,7 +78,20 @@ impl Answer {
     /// A refusal without a wish for when to come back.
     #[must_use]
     pub fn refused(cause: Cause, error: impl Into<String>) -> Self {
-        Self::Refused(Refusal { cause, error: error.into(), retry_after: None })
+        Self::Refused(Refusal { cause, error: error.into(), retry_after: None, silent: false })
+    }
+
+    /// No answer before the deadline. The cause is for [`crate::batch::silence_cause`] to say.
+    #[must_use]
+    pub fn silence(cause: Cause) -> Self {
+        let error = "no answer before the deadline".to_owned();
+        Self::Refused(Refusal { cause, error, retry_after: None, silent: true })
+    }
+
+    /// Whether it was durably accepted.
+    #[must_use]
+    pub fn is_acked(&self) -> bool {
+        matches!(self, Self::Acked { .. })
     }
 }
 
