@@ -1,0 +1,37 @@
+/// Why an event was not inserted.
+///
+/// Everything but `Database` is found before a statement is sent, so the transaction is still good.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EnqueueError {
+    /// A field is longer, larger or more than allowed.
+    #[error("{field}: {actual} {unit}, at most {limit} are allowed")]
+    TooLarge {
+        /// The field's name.
+        field: &'static str,
+        /// What it has.
+        actual: u64,
+        /// What it may have.
+        limit: u64,
+        /// What is counted: bytes, headers, seconds, retries.
+        unit: &'static str,
+    },
+    /// A field holds what cannot be stored or delivered.
+    #[error("{field}: {reason}")]
+    Invalid {
+        /// The field's name.
+        field: &'static str,
+        /// What is wrong with it, and what is allowed.
+        reason: String,
+    },
+    /// The payload could not be serialised to JSON.
+    #[error("payload: cannot be serialised to JSON: {0}")]
+    Serialize(#[source] serde_json::Error),
+    /// The payload given as JSON text is not JSON.
+    #[error("payload: not valid JSON: {0}; give other text with bytes() and a content_type")]
+    NotJson(#[source] serde_json::Error),
+    /// The database refused the insert. Without outbox tables: `outbox migrate up` makes them.
+    #[cfg(any(feature = "postgres", feature = "sqlite"))]
+    #[error("inserting into outbox_tasks failed: {0}")]
+    Database(#[from] sqlx::Error),
+}
