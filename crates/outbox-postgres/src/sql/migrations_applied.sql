@@ -1,0 +1,1 @@
+select version, breaking from {schema}.outbox_migrations order by version

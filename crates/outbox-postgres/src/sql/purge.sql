@@ -1,0 +1,1 @@
+select {schema}.outbox_purge_v1($1, $2, $3, $4)

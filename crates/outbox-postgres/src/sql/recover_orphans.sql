@@ -1,0 +1,1 @@
+select {schema}.outbox_recover_orphans_v1($1, $2)
