@@ -1,2 +1,48 @@
-//! Workloads of the outbox relay.
-fn main() {}
+//! Workloads of the outbox relay, each beside something measured in the same run. See README.md.
+#![allow(clippy::print_stdout, clippy::print_stderr)]
+
+mod beside;
+mod drain;
+mod engine;
+mod textbook;
+mod workload;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+use crate::engine::Engine;
+use crate::workload::Workload;
+
+/// Measures the relay on private databases that it starts itself.
+#[derive(Parser)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// A backlog drained to the null sink, beside the textbook loop.
+    Drain {
+        /// The database.
+        engine: Engine,
+        #[command(flatten)]
+        work: Workload,
+        /// Keep PUBLISHED rows instead of deleting them.
+        #[arg(long)]
+        keep: bool,
+    },
+    /// SQLite beside an application that commits every 10 ms, with and without the relay.
+    Beside {
+        #[command(flatten)]
+        work: Workload,
+    },
+}
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    match Arguments::parse().command {
+        Command::Drain { engine, work, keep } => drain::run(engine, work, keep).await,
+        Command::Beside { work } => beside::run(work).await,
+    }
+}

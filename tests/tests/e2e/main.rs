@@ -1,0 +1,8 @@
+//! Whole relays, as processes, between a real database and a sink that the test steers.
+
+mod chaos;
+mod checker;
+mod scripted;
+mod stage;
+mod writers;
+mod zombie;

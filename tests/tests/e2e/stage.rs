@@ -1,0 +1,134 @@
+//! A database, a scripted sink outside the relays, and relay processes between them.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use outbox_tests::postgres;
+use outbox_tests::process::Relay;
+use sqlx::{AssertSqlSafe, Connection, PgConnection, SqliteConnection};
+use tempfile::TempDir;
+
+/// Which database a test plays on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Engine {
+    Postgres,
+    Sqlite,
+}
+
+/// A connection of the test's own, to look and to edit.
+enum Database {
+    Postgres(PgConnection),
+    Sqlite(SqliteConnection),
+}
+
+/// Where a test plays: a fresh, migrated database and a place for configurations and logs.
+pub(crate) struct Stage {
+    pub(crate) url: String,
+    pub(crate) directory: TempDir,
+    database: Database,
+    /// Everything of the configuration but `[store]`, `[relay]` and `[http]`.
+    play: String,
+}
+
+impl Stage {
+    /// `play` is the configuration without `[store]`, `[relay]` and `[http]`.
+    pub(crate) async fn set(engine: Engine, play: String) -> Result<Self> {
+        let directory = TempDir::new()?;
+        let url = match engine {
+            Engine::Postgres => postgres::shared()[0].create_database(None).await?,
+            Engine::Sqlite => format!("sqlite://{}", directory.path().join("outbox.db").display()),
+        };
+        let config = write_config(&directory, &url, &play, "migrate", "off")?;
+        let log = directory.path().join("migrate.log");
+        let mut migrate = Relay::start(&config, &["migrate", "up"], &log)?;
+        ensure!(migrate.wait(Duration::from_secs(60))?.success(), "migrate up: {}", migrate.log());
+        let database = match engine {
+            Engine::Postgres => Database::Postgres(PgConnection::connect(&url).await?),
+            Engine::Sqlite => {
+                let mut connection = SqliteConnection::connect(&url).await?;
+                sqlx::query("PRAGMA busy_timeout = 60000").execute(&mut connection).await?;
+                Database::Sqlite(connection)
+            }
+        };
+        Ok(Self { url, directory, database, play })
+    }
+
+    /// Starts `outbox run` as a relay of this name; its log goes to `NAME.log` in the directory.
+    pub(crate) fn relay(&self, name: &str) -> Result<Relay> {
+        self.relay_listening(name, "off")
+    }
+
+    /// The same with probes and metrics at this address.
+    pub(crate) fn relay_listening(&self, name: &str, listen: &str) -> Result<Relay> {
+        let config = write_config(&self.directory, &self.url, &self.play, name, listen)?;
+        Relay::start(&config, &["--log", "json", "run"], &self.directory.path().join(format!("{name}.log")))
+    }
+
+    /// Runs a command to its end and returns what it printed; fails unless it succeeds.
+    pub(crate) fn outbox(&self, arguments: &[&str]) -> Result<String> {
+        let config = write_config(&self.directory, &self.url, &self.play, "command", "off")?;
+        let log = self.directory.path().join(format!("{}.log", uuid::Uuid::now_v7()));
+        let mut command = Relay::start(&config, arguments, &log)?;
+        ensure!(command.wait(Duration::from_secs(60))?.success(), "{arguments:?}: {}", command.log());
+        Ok(command.log())
+    }
+
+    /// Inserts a row per (key, payload number), in order, each in a transaction of its own.
+    pub(crate) async fn insert(&mut self, key: &str, count: u32) -> Result<()> {
+        for n in 0..count {
+            let id = uuid::Uuid::now_v7();
+            self.execute(&format!(
+                "INSERT INTO outbox_tasks (id, aggregate_type, aggregate_id, event_type, payload)
+                 VALUES ('{id}', 'Order', '{key}', 'Changed', '{{\"n\": {n}}}')"
+            ))
+            .await?;
+        }
+        Ok(())
+    }
+
+    /// Runs a statement.
+    pub(crate) async fn execute(&mut self, sql: &str) -> Result<()> {
+        let sql = AssertSqlSafe(sql.to_owned());
+        match &mut self.database {
+            Database::Postgres(connection) => sqlx::query(sql).execute(connection).await.map(|_| ())?,
+            Database::Sqlite(connection) => sqlx::query(sql).execute(connection).await.map(|_| ())?,
+        }
+        Ok(())
+    }
+
+    /// The number that a query answers with.
+    pub(crate) async fn number(&mut self, sql: &str) -> Result<i64> {
+        let sql = AssertSqlSafe(sql.to_owned());
+        Ok(match &mut self.database {
+            Database::Postgres(connection) => sqlx::query_scalar(sql).fetch_one(connection).await?,
+            Database::Sqlite(connection) => sqlx::query_scalar(sql).fetch_one(connection).await?,
+        })
+    }
+
+    /// How many rows have this status.
+    pub(crate) async fn count(&mut self, status: &str) -> Result<i64> {
+        self.number(&format!("SELECT count(*) FROM outbox_tasks WHERE status = '{status}'")).await
+    }
+
+    /// Waits until a query answers with this number.
+    pub(crate) async fn until(&mut self, sql: &str, wanted: i64, at_most: Duration) -> Result<()> {
+        let end = tokio::time::Instant::now() + at_most;
+        loop {
+            let found = self.number(sql).await?;
+            if found == wanted {
+                return Ok(());
+            }
+            ensure!(tokio::time::Instant::now() < end, "{sql} is {found} and not {wanted} after {at_most:?}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
+fn write_config(directory: &TempDir, url: &str, play: &str, name: &str, listen: &str) -> Result<PathBuf> {
+    let path = directory.path().join(format!("{name}.toml"));
+    let own = format!("[store]\nurl = \"{url}\"\n[relay]\nname = \"{name}\"\n[http]\nlisten = \"{listen}\"\n");
+    fs::write(&path, own + play)?;
+    Ok(path)
+}
