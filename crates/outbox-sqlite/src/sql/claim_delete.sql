@@ -1,0 +1,1 @@
+DELETE FROM outbox_claims WHERE token = ?1 RETURNING task_count

@@ -1,0 +1,1 @@
+SELECT id, event_type, lost_count, max_retries FROM outbox_tasks WHERE seq = ?1

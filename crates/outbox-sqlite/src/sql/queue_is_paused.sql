@@ -1,0 +1,1 @@
+SELECT paused FROM outbox_queues WHERE queue = ?1
