@@ -55,6 +55,16 @@ impl PostgresStore {
     /// [`StoreError::Unavailable`] when the server cannot be reached or refuses, [`StoreError::Unfit`] when it is too old,
     /// has another default isolation than READ COMMITTED, or the schema's name cannot be used.
     pub async fn connect(options: PostgresOptions) -> Result<Self, StoreError> {
+        let store = Self::new(options)?;
+        store.ping().await?;
+        Ok(store)
+    }
+
+    /// Opens no connection yet: for a relay that shows how it is doing while it waits for its database.
+    ///
+    /// # Errors
+    /// [`StoreError::Unfit`] when the schema's name cannot be used.
+    pub fn new(options: PostgresOptions) -> Result<Self, StoreError> {
         let schema = Schema::new(&options.schema)?;
         let usual = options.statement_timeout;
         let long = usual * SLOW_FACTOR;
@@ -66,9 +76,7 @@ impl PostgresStore {
             relay: options.relay,
             schema,
         };
-        let store = Self { inner: Arc::new(inner) };
-        store.ping().await?;
-        Ok(store)
+        Ok(Self { inner: Arc::new(inner) })
     }
 }
 
