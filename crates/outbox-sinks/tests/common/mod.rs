@@ -1,0 +1,48 @@
+//! Events and messages to deliver.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use outbox_sinks::Message;
+use outbox_store::{Event, Payload, RowRef};
+use time::OffsetDateTime;
+use tokio::time::Instant;
+use uuid::Uuid;
+
+/// An event with this key and JSON payload.
+pub fn event(seq: i64, key: &str, json: &'static str) -> Event {
+    Event {
+        id: Uuid::from_u128(seq as u128),
+        seq,
+        row: RowRef(1),
+        aggregate_type: "Order".into(),
+        aggregate_id: key.into(),
+        event_type: None,
+        payload: Payload::Json(Bytes::from_static(json.as_bytes())),
+        content_type: None,
+        headers: None,
+        destination: None,
+        created_at: OffsetDateTime::UNIX_EPOCH,
+        retry_count: 0,
+        max_retries: None,
+        lost_count: 0,
+        key_has_block: false,
+    }
+}
+
+/// The events as messages without destination and headers.
+pub fn messages<'a>(events: &'a [Event]) -> Vec<Message<'a>> {
+    let message = |event: &'a Event| Message {
+        event,
+        queue: "default",
+        destination: None,
+        headers: Vec::new(),
+        body: event.payload.bytes().cloned(),
+    };
+    events.iter().map(message).collect()
+}
+
+/// Far enough away never to decide a test.
+pub fn soon() -> Instant {
+    Instant::now() + Duration::from_secs(60)
+}
