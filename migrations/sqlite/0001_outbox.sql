@@ -48,7 +48,7 @@ CREATE TABLE outbox_tasks (
         '[0-9A-Fa-f][0-9A-Fa-f][0-9A-Fa-f][0-9A-Fa-f]-[0-9A-Fa-f][0-9A-Fa-f][0-9A-Fa-f][0-9A-Fa-f]-' ||
         '[0-9A-Fa-f][0-9A-Fa-f][0-9A-Fa-f][0-9A-Fa-f]-[0-9A-Fa-f][0-9A-Fa-f][0-9A-Fa-f][0-9A-Fa-f]' ||
         '[0-9A-Fa-f][0-9A-Fa-f][0-9A-Fa-f][0-9A-Fa-f][0-9A-Fa-f][0-9A-Fa-f][0-9A-Fa-f][0-9A-Fa-f]'),
-    CONSTRAINT outbox_queue_must_be_text CHECK (typeof(queue) = 'text'),
+    CONSTRAINT outbox_queue_must_be_a_name CHECK (typeof(queue) = 'text' AND queue <> ''),
     CONSTRAINT outbox_aggregate_must_be_text CHECK (typeof(aggregate_type) = 'text' AND typeof(aggregate_id) = 'text'),
     CONSTRAINT outbox_event_type_must_be_text CHECK (typeof(event_type) IN ('text', 'null')),
     CONSTRAINT outbox_status_unknown CHECK (status IN ('PENDING', 'PROCESSING', 'PUBLISHED', 'FAILED')),
@@ -88,7 +88,7 @@ END;
 
 -- One row a queue: the pause switch.
 CREATE TABLE outbox_queues (
-    queue      TEXT    NOT NULL PRIMARY KEY,
+    queue      TEXT    NOT NULL PRIMARY KEY CHECK (typeof(queue) = 'text' AND queue <> ''),
     paused     INTEGER NOT NULL DEFAULT 0 CHECK (paused IN (0, 1)),
     created_at INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER))
 );

@@ -1,6 +1,5 @@
 use std::io::ErrorKind;
 use std::path::Path;
-use std::time::Duration;
 
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
@@ -24,8 +23,8 @@ pub(crate) fn check_library() -> Result<(), Error> {
     )))
 }
 
-/// Opens a connection that may write. Its own waiting for locks is `busy_timeout`.
-pub(crate) fn open(options: &SqliteOptions, busy_timeout: Duration) -> Result<Connection, Error> {
+/// Opens a connection that may write.
+pub(crate) fn open(options: &SqliteOptions) -> Result<Connection, Error> {
     check_path(&options.path, options.create)?;
     let mut flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     if options.create {
@@ -33,7 +32,7 @@ pub(crate) fn open(options: &SqliteOptions, busy_timeout: Duration) -> Result<Co
     }
     let conn = Connection::open_with_flags(&options.path, flags)
         .map_err(|error| named(&options.path, error.into()))?;
-    prepare(&conn, options, busy_timeout).map_err(|error| named(&options.path, error))?;
+    prepare(&conn, options).map_err(|error| named(&options.path, error))?;
     if conn.is_readonly("main")? {
         return Err(Error::unfit(format!(
             "{} cannot be written: give the relay's user write access to the file and its directory",
@@ -45,14 +44,14 @@ pub(crate) fn open(options: &SqliteOptions, busy_timeout: Duration) -> Result<Co
 
 /// Opens a connection that only reads.
 pub(crate) fn open_reader(options: &SqliteOptions) -> Result<Connection, Error> {
-    let conn = open(&SqliteOptions { create: false, ..options.clone() }, options.busy_timeout)?;
+    let conn = open(&SqliteOptions { create: false, ..options.clone() })?;
     conn.pragma_update(None, "query_only", true)?;
     Ok(conn)
 }
 
-fn prepare(conn: &Connection, options: &SqliteOptions, busy_timeout: Duration) -> Result<(), Error> {
+fn prepare(conn: &Connection, options: &SqliteOptions) -> Result<(), Error> {
     conn.set_prepared_statement_cache_capacity(STATEMENTS);
-    conn.busy_timeout(busy_timeout)?;
+    conn.busy_timeout(options.busy_timeout)?;
     conn.pragma_update(None, "foreign_keys", true)?;
     conn.pragma_update(None, "temp_store", "memory")?;
     if !options.auto_checkpoint {

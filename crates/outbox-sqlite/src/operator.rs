@@ -4,6 +4,7 @@ use rusqlite::{Connection, params};
 use std::time::Duration;
 
 use crate::error::Error;
+use crate::keys::RawText;
 use crate::rows;
 use crate::settle::release_key;
 
@@ -13,15 +14,20 @@ const MOST_COUNTED: u32 = 1_000_000;
 pub(crate) fn stats(conn: &Connection) -> Result<Vec<QueueStats>, Error> {
     let mut next = conn.prepare_cached(include_str!("sql/stats_next_queue.sql"))?;
     let mut stats = Vec::new();
-    let mut queue = String::new();
-    while let Some(found) = next.query_row([&queue], |row| row.get::<_, Option<String>>(0))? {
-        stats.push(queue_stats(conn, &found)?);
-        queue = found;
+    let mut queue = RawText(Vec::new());
+    loop {
+        let mut found = next.query([&queue])?;
+        let name = found.next()?.map_or(Ok(&[][..]), |row| rows::bytes(row, 0))?;
+        // None is left; a queue without a name cannot be.
+        if name.is_empty() {
+            return Ok(stats);
+        }
+        queue = RawText(name.to_vec());
+        stats.push(queue_stats(conn, &queue)?);
     }
-    Ok(stats)
 }
 
-fn queue_stats(conn: &Connection, queue: &str) -> Result<QueueStats, Error> {
+fn queue_stats(conn: &Connection, queue: &RawText) -> Result<QueueStats, Error> {
     let mut statement = conn.prepare_cached(include_str!("sql/stats_queue.sql"))?;
     Ok(statement.query_row(params![queue, MOST_COUNTED], |row| {
         let (ready, parked, processing): (u64, u64, u64) = (row.get(0)?, row.get(1)?, row.get(2)?);
@@ -29,7 +35,7 @@ fn queue_stats(conn: &Connection, queue: &str) -> Result<QueueStats, Error> {
         let age =
             |created_at: i64| Duration::from_millis(now.saturating_sub(created_at).max(0).cast_unsigned());
         Ok(QueueStats {
-            queue: queue.to_owned(),
+            queue: String::from_utf8_lossy(&queue.0).into_owned(),
             pending: (ready + parked).saturating_sub(processing),
             processing,
             failed: row.get(3)?,

@@ -75,8 +75,9 @@ impl SqliteStore {
     pub async fn open(options: SqliteOptions) -> Result<Self, StoreError> {
         spawn(move || {
             connection::check_library()?;
-            // It waits for locks on its own, with jitter and counted.
-            let writer = connection::open(&options, Duration::ZERO)?;
+            let writer = connection::open(&options)?;
+            // From here on the store waits for locks itself, with jitter and counted.
+            writer.busy_timeout(Duration::ZERO).map_err(Error::from)?;
             let reader = connection::open_reader(&options)?;
             let writer = Writer::new(writer, options.busy_timeout, options.synchronous);
             Ok(Self {
@@ -243,10 +244,11 @@ impl Store for SqliteStore {
     }
 
     async fn checkpoint(&self) -> Result<Option<WalCheckpoint>, StoreError> {
-        let (options, wal) = (self.shared.options.clone(), self.wal_path());
+        let (options, wal) =
+            (SqliteOptions { create: false, ..self.shared.options.clone() }, self.wal_path());
         // On a connection of its own: it may flush much, and nobody has to wait for that.
         let done = spawn(move || {
-            let conn = connection::open(&options, options.busy_timeout)?;
+            let conn = connection::open(&options)?;
             let (wal_frames, checkpointed_frames) =
                 conn.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| {
                     Ok((row.get::<_, i64>(1)?.max(0), row.get::<_, i64>(2)?.max(0)))
