@@ -1,0 +1,1 @@
+INSERT INTO demo_orders (total_cents) VALUES (?)
