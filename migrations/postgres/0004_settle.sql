@@ -44,7 +44,7 @@ begin
   if p_bad <> '{}' then
     update {schema}.outbox_tasks t set
       status = case when kind = 'F' then 'FAILED' else 'PENDING' end::{schema}.outbox_status,
-      retry_count = retry_count + (kind <> 'H')::int, last_error = error, claim_token = null, updated_at = now(),
+      retry_count = retry_count + (kind <> 'H' and retry_count < 2147483647)::int, last_error = error, claim_token = null, updated_at = now(),
       -- the clock, not now(): after the lock it is beyond every claimer's due_from
       available_at = case when kind = 'F' then null else clock_timestamp() + delay * interval '1 ms' end,
       settled_at = case when kind = 'F' then now() end,

@@ -33,7 +33,7 @@ begin
   if v_claim.task_count = 1 then -- alone, so not innocent
     perform from {schema}.outbox_queues where queue = p_queue for update;
     update {schema}.outbox_tasks set status = 'FAILED', last_error = p_last_error, settled_at = now(), failed_at = now(),
-      updated_at = now(), available_at = null, claim_token = null, lost_count = lost_count + 1
+      updated_at = now(), available_at = null, claim_token = null, lost_count = lost_count + (lost_count < 2147483647)::int
     where ctid = any(v_rows) and claim_token = v_claim.token and lost_count >= coalesce(max_retries, p_max_retries)
     returning aggregate_type a, aggregate_id i, seq, id, event_type, lost_count into v_row;
     if found then
@@ -55,7 +55,7 @@ begin
   end if;
 
   with back as (
-    update {schema}.outbox_tasks set status = 'PENDING', claim_token = null, lost_count = lost_count + 1,
+    update {schema}.outbox_tasks set status = 'PENDING', claim_token = null, lost_count = lost_count + (lost_count < 2147483647)::int,
       updated_at = now(),
       available_at = case when isfinite(available_at) then clock_timestamp() else available_at end
     where ctid = any(v_rows) and claim_token = v_claim.token

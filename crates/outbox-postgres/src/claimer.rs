@@ -21,6 +21,12 @@ const FULL_SCAN_EVERY: Duration = Duration::from_secs(60);
 /// At most one part in this many of the time goes into scans from the beginning.
 const FULL_SCAN_SHARE: u32 = 100;
 
+/// An idle claimer looks for new rows after this time, and then twice as late each time,
+const SHORTEST_PAUSE: Duration = Duration::from_millis(5);
+
+/// until the pauses are this long.
+const LONGEST_PAUSE: Duration = Duration::from_millis(250);
+
 /// Where the next scan starts, as the last claim said: two places, and the transactions that may still commit rows
 /// before them.
 struct Memory {
@@ -63,6 +69,8 @@ pub(crate) struct PostgresClaimer {
     policy: Arc<QueuePolicy>,
     memory: Memory,
     full_scan_at: Instant,
+    /// How long the next wait takes.
+    pause: Duration,
 }
 
 /// An answer to a claim, read but not yet judged.
@@ -139,7 +147,10 @@ impl PostgresClaimer {
                 .increment(rows);
         }
         match (answer.outcome.as_str(), answer.claim) {
-            ("Rows", Some(claim)) => Ok(Claimed::Rows(claim)),
+            ("Rows", Some(claim)) => {
+                self.pause = SHORTEST_PAUSE;
+                Ok(Claimed::Rows(claim))
+            }
             ("Empty", _) => Ok(Claimed::Empty { next_due: answer.next_due }),
             ("Busy", _) => Ok(Claimed::Busy),
             ("Held", _) => Ok(Claimed::Held),
@@ -169,7 +180,8 @@ impl Claimer for PostgresClaimer {
     }
 
     async fn wait(&mut self, at_most: Duration) {
-        tokio::time::sleep(at_most).await;
+        tokio::time::sleep(self.pause.min(at_most)).await;
+        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
     }
 }
 
