@@ -84,7 +84,7 @@ struct Answer {
 
 impl PostgresClaimer {
     pub(crate) fn new(inner: Arc<Inner>, policy: Arc<QueuePolicy>) -> Self {
-        Self { inner, policy, memory: Memory::empty(), full_scan_at: Instant::now() }
+        Self { inner, policy, memory: Memory::empty(), full_scan_at: Instant::now(), pause: SHORTEST_PAUSE }
     }
 
     async fn ask(&self, full: bool) -> Result<Answer, StoreError> {
