@@ -25,7 +25,8 @@ async fn main() -> Result<(), StoreError> {
     let claimers: usize = arguments.next().and_then(|n| n.parse().ok()).unwrap_or(1);
     let policy = Arc::new(policy);
     let begun = Instant::now();
-    let tasks: Vec<_> = (0..claimers).map(|_| tokio::spawn(drain(Arc::clone(&store), Arc::clone(&policy)))).collect();
+    let tasks: Vec<_> =
+        (0..claimers).map(|_| tokio::spawn(drain(Arc::clone(&store), Arc::clone(&policy)))).collect();
     let mut rows = 0;
     for task in tasks {
         rows += task.await.map_err(|error| StoreError::Failed(Box::new(error)))??;
