@@ -8,7 +8,8 @@ use crate::{Claimed, MAX_RETRIES_EXCEEDED, OnFailed, Settled, Verdict};
 /// A stale owner settles nothing, whatever its verdicts, before and after somebody else has taken the rows.
 pub async fn stale_settle_changes_nothing(h: &dyn Harness) {
     insert(h, &[row("A", "A1"), row("A", "A2"), row("B", "B1")]).await;
-    let (mut first, mut second) = (Relay::new(h, 10).await, Relay::new(h, 10).await);
+    // Once lost, each weighs eight.
+    let (mut first, mut second) = (Relay::new(h, 64).await, Relay::new(h, 64).await);
     let stale = first.expect(&["A1", "A2", "B1"]).await;
     h.expire_claims().await;
     assert_eq!(second.sweep().await.len(), 1);
