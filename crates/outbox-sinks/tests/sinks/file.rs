@@ -1,13 +1,10 @@
 //! The file sink: whole lines, on disk, whoever else writes and whatever becomes of the file.
-#![cfg(feature = "file")]
-
-mod common;
 
 use std::fs;
 use std::path::Path;
 
+use crate::common::{event, messages, soon};
 use bytes::Bytes;
-use common::{event, messages, soon};
 use outbox_sinks::file::AppendFile;
 use outbox_sinks::{Answer, Cause, Refusal, Sink};
 use outbox_store::{Event, Payload};

@@ -1,11 +1,8 @@
 //! The stdout sink on a pipe: never blocks past its deadline, never splices lines.
-#![cfg(feature = "stdout")]
-
-mod common;
 
 use std::io::{PipeReader, Read, pipe};
 
-use common::{event, messages, soon};
+use crate::common::{event, messages, soon};
 use outbox_sinks::stdout::Stdout;
 use outbox_sinks::{Answer, Cause, Sink};
 use outbox_store::Event;

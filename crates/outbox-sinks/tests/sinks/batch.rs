@@ -1,11 +1,9 @@
 //! The helper for sinks that send message by message.
 
-mod common;
-
 use std::collections::HashSet;
 use std::sync::Mutex;
 
-use common::{event, messages};
+use crate::common::{event, messages};
 use outbox_sinks::batch::{publish_keyed, silence_cause};
 use outbox_sinks::{Answer, Cause};
 use tokio::time::{Duration, Instant, sleep};

@@ -1,11 +1,8 @@
 //! The scripted sink and its controller: every reply, told apart.
-#![cfg(feature = "scripted")]
-
-mod common;
 
 use std::sync::Arc;
 
-use common::{event, messages, soon};
+use crate::common::{event, messages, soon};
 use outbox_sinks::scripted::{Controller, Delivery, Reply};
 use outbox_sinks::{Answer, Cause, Refusal, Sink, SinkConfig, build};
 use tokio::time::{Duration, Instant};

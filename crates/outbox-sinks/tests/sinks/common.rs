@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 /// An event with this key and JSON payload.
-pub fn event(seq: i64, key: &str, json: &'static str) -> Event {
+pub(crate) fn event(seq: i64, key: &str, json: &'static str) -> Event {
     Event {
         id: Uuid::from_u128(seq as u128),
         seq,
@@ -31,7 +31,7 @@ pub fn event(seq: i64, key: &str, json: &'static str) -> Event {
 }
 
 /// The events as messages without destination and headers.
-pub fn messages<'a>(events: &'a [Event]) -> Vec<Message<'a>> {
+pub(crate) fn messages<'a>(events: &'a [Event]) -> Vec<Message<'a>> {
     let message = |event: &'a Event| Message {
         event,
         queue: "default",
@@ -43,6 +43,6 @@ pub fn messages<'a>(events: &'a [Event]) -> Vec<Message<'a>> {
 }
 
 /// Far enough away never to decide a test.
-pub fn soon() -> Instant {
+pub(crate) fn soon() -> Instant {
     Instant::now() + Duration::from_secs(60)
 }

@@ -1,0 +1,10 @@
+//! Each sink against the real thing it writes to.
+
+mod batch;
+mod common;
+#[cfg(feature = "file")]
+mod file;
+#[cfg(feature = "scripted")]
+mod scripted;
+#[cfg(feature = "stdout")]
+mod stdout;
