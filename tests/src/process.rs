@@ -1,0 +1,175 @@
+//! Child processes that never outlive the tests, and the relay binary as one of them.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{OnceLock, mpsc};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use rustix::process::{Pid, Signal, kill_process};
+
+type Job = (Command, mpsc::Sender<io::Result<Child>>);
+
+/// Starts a program that the kernel kills when this process ends, however it ends.
+///
+/// The signal is bound to the *thread* that starts the program, so one thread that lives as long as the process
+/// starts them all: a test's own threads are gone before its servers should be.
+///
+/// # Errors
+/// When `setpriv` (util-linux) or the program cannot be started.
+pub fn spawn(command: Command) -> io::Result<Child> {
+    static SPAWNER: OnceLock<mpsc::Sender<Job>> = OnceLock::new();
+    let spawner = SPAWNER.get_or_init(|| {
+        let (jobs, queue) = mpsc::channel::<Job>();
+        std::thread::spawn(move || {
+            for (mut command, answer) in queue {
+                // The receiver is waiting in this very function; if its thread is gone nobody wants the child.
+                let _ = answer.send(command.spawn());
+            }
+        });
+        jobs
+    });
+    let (answer, child) = mpsc::channel();
+    spawner.send((command, answer)).map_err(io::Error::other)?;
+    child.recv().map_err(io::Error::other)?
+}
+
+/// A command that runs `program` under `setpriv` so that it dies with its parent.
+#[must_use]
+pub fn bound(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL", "--"]).arg(program);
+    command
+}
+
+/// Polls `ready` until it says yes, or fails with what was waited for.
+///
+/// # Errors
+/// When the time is over.
+pub fn wait_until(what: &str, at_most: Duration, mut ready: impl FnMut() -> bool) -> anyhow::Result<()> {
+    let end = Instant::now() + at_most;
+    while !ready() {
+        ensure!(Instant::now() < end, "waited {at_most:?} in vain: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}
+
+/// The `outbox` binary to test: `OUTBOX_BIN`, or the one beside the test binaries.
+///
+/// # Errors
+/// When there is none; the text says how to build it.
+pub fn outbox_bin() -> anyhow::Result<PathBuf> {
+    if let Some(path) = std::env::var_os("OUTBOX_BIN") {
+        return Ok(path.into());
+    }
+    let exe = std::env::current_exe()?;
+    let path = exe
+        .ancestors()
+        .nth(2)
+        .context("the test binary lies in no target directory")?
+        .join("outbox");
+    ensure!(
+        path.exists(),
+        "no relay at {}: build it with `cargo build -p outbox-relay --features scripted-sink`, or set OUTBOX_BIN",
+        path.display()
+    );
+    Ok(path)
+}
+
+/// A running `outbox` process with its output captured in a file.
+#[derive(Debug)]
+pub struct Relay {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Relay {
+    /// Runs `outbox --config CONFIG ARGS…`; both output streams go to `log`. `RUST_LOG` is passed on, `OUTBOX_*` are not.
+    ///
+    /// # Errors
+    /// When there is no binary or it cannot be started.
+    pub fn start(config: &Path, args: &[&str], log: &Path) -> anyhow::Result<Self> {
+        let out = File::options().create(true).append(true).open(log)?;
+        let mut command = bound(outbox_bin()?);
+        for (name, _) in std::env::vars_os() {
+            if name.to_string_lossy().starts_with("OUTBOX_") {
+                command.env_remove(name);
+            }
+        }
+        command.arg("--config").arg(config).args(args);
+        command.stdin(Stdio::null()).stdout(out.try_clone()?).stderr(out);
+        let child = spawn(command).context("cannot start the relay")?;
+        Ok(Self { child, log: log.to_owned() })
+    }
+
+    /// The process id.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Everything it has written so far.
+    #[must_use]
+    pub fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
+        // The process may have ended meanwhile; whoever cares looks at its exit status.
+        let _ = pid.map(|pid| kill_process(pid, signal));
+    }
+
+    /// SIGKILL, and waits for the end.
+    pub fn kill(&mut self) {
+        self.signal(Signal::KILL);
+        let _ = self.child.wait();
+    }
+
+    /// SIGSTOP: everything it holds stays held while time goes on.
+    pub fn pause(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// SIGCONT.
+    pub fn resume(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    /// SIGTERM: the polite end.
+    pub fn terminate(&self) {
+        self.signal(Signal::TERM);
+    }
+
+    /// The exit status, if it has ended.
+    ///
+    /// # Errors
+    /// When the process cannot be waited for.
+    pub fn try_status(&mut self) -> io::Result<Option<ExitStatus>> {
+        self.child.try_wait()
+    }
+
+    /// Waits for the end.
+    ///
+    /// # Errors
+    /// With the log in the text, when it has not ended in time.
+    pub fn wait(&mut self, at_most: Duration) -> anyhow::Result<ExitStatus> {
+        let mut status = None;
+        let ended = wait_until("the relay's end", at_most, || {
+            status = self.child.try_wait().ok().flatten();
+            status.is_some()
+        });
+        ended.with_context(|| self.log())?;
+        status.context("ended without a status")
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
