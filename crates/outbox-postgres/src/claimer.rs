@@ -110,7 +110,6 @@ impl PostgresClaimer {
             Ordering::None => &statements.claim_unordered,
         };
         let query = sqlx::query(sql.clone())
-            .persistent(self.inner.persistent)
             .bind(&policy.name)
             .bind(token)
             .bind(&self.inner.relay)

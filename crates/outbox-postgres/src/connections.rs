@@ -56,10 +56,8 @@ impl Connections {
     async fn open(&self) -> Result<PgConnection, StoreError> {
         let fresh = async {
             let mut connection = self.options.connect().await?;
-            let server: (i32, String, bool) = sqlx::query_as(include_str!("sql/check_server.sql"))
-                .persistent(false)
-                .fetch_one(&mut connection)
-                .await?;
+            let server: (i32, String, bool) =
+                sqlx::query_as(include_str!("sql/check_server.sql")).fetch_one(&mut connection).await?;
             Ok((connection, server))
         };
         let (connection, (version, isolation, standby)) = timeout(CONNECT_TIMEOUT, fresh)

@@ -72,7 +72,6 @@ pub(crate) async fn migrate(
     let mut transaction = connection.begin().await?;
     sqlx::query(include_str!("sql/migrations_lock.sql"))
         .bind(schema.name())
-        .persistent(false)
         .execute(&mut *transaction)
         .await?;
     raw_sql(AssertSqlSafe(schema.render(include_str!("sql/migrations_table.sql"))))
@@ -97,7 +96,6 @@ pub(crate) async fn state(
 ) -> Result<SchemaState, sqlx::Error> {
     let exists: bool = sqlx::query_scalar(include_str!("sql/migrations_exist.sql"))
         .bind(schema.name())
-        .persistent(false)
         .fetch_one(&mut *connection)
         .await?;
     if !exists {
@@ -110,7 +108,7 @@ async fn applied(
     connection: &mut PgConnection,
     statements: &Statements,
 ) -> Result<Vec<(i64, bool)>, sqlx::Error> {
-    sqlx::query_as(statements.migrations_applied.clone()).persistent(false).fetch_all(connection).await
+    sqlx::query_as(statements.migrations_applied.clone()).fetch_all(connection).await
 }
 
 fn judge(applied: &[(i64, bool)]) -> SchemaState {

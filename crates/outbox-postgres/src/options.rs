@@ -20,8 +20,8 @@ pub struct PostgresOptions {
     /// Longest time for a claim or a settle, and the server's `statement_timeout`. Scans from far back, statistics and
     /// operators' commands get ten times as much.
     pub statement_timeout: Duration,
-    /// A transaction pooler (pgbouncer) stands in between: no session settings are asked for and no statement is
-    /// prepared for longer than its execution. Give the role a `statement_timeout` instead.
+    /// A transaction pooler stands in between: no session settings are asked for; give the role a `statement_timeout`
+    /// instead. The pooler must carry prepared statements over (pgbouncer from 1.21, `max_prepared_statements`).
     pub behind_pooler: bool,
 }
 

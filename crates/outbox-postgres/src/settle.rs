@@ -106,7 +106,6 @@ impl Inner {
         let no_receipts = Vec::new();
         let mut taken = self.quick.take().await?;
         let query = sqlx::query_scalar(self.statements.settle.clone())
-            .persistent(self.persistent)
             .bind(&policy.name)
             .bind(claim.token)
             .bind(policy.ordering == Ordering::Key)
@@ -130,10 +129,7 @@ impl Inner {
     async fn relocate(&self, claim: &Claim) -> Result<HashMap<Uuid, RowRef>, StoreError> {
         let ids: Vec<Uuid> = claim.events.iter().map(|event| event.id).collect();
         let mut taken = self.quick.take().await?;
-        let query = sqlx::query(self.statements.relocate.clone())
-            .persistent(self.persistent)
-            .bind(ids)
-            .bind(claim.token);
+        let query = sqlx::query(self.statements.relocate.clone()).bind(ids).bind(claim.token);
         let read = async {
             let rows = query.fetch_all(taken.connection()).await?;
             rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get_unchecked::<Tid, _>(1)?.0))).collect()

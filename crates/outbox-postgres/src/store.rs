@@ -39,8 +39,6 @@ pub struct PostgresStore {
 pub(crate) struct Inner {
     pub(crate) statements: Statements,
     pub(crate) relay: String,
-    /// Whether statements stay prepared on their connection.
-    pub(crate) persistent: bool,
     /// For claims, settles and other short work.
     pub(crate) quick: Connections,
     /// For scans from far back, statistics, operators.
@@ -70,7 +68,6 @@ impl PostgresStore {
         let long = usual * SLOW_FACTOR;
         let inner = Inner {
             statements: Statements::new(&schema),
-            persistent: !options.behind_pooler,
             quick: Connections::new(options.session(usual), options.max_connections, usual),
             slow: Connections::new(options.session(long), SLOW_CONNECTIONS, long),
             relay: options.relay,
@@ -82,7 +79,7 @@ impl PostgresStore {
 
 impl Inner {
     fn query(&self, sql: &SqlStr) -> Query<'static, Postgres, PgArguments> {
-        sqlx::query(sql.clone()).persistent(self.persistent)
+        sqlx::query(sql.clone())
     }
 
     async fn rows(
