@@ -109,7 +109,8 @@ pub async fn many_followers_through_several_retries(h: &dyn Harness) {
     let free = relay.drain().await;
     assert_eq!(free.len(), 120 - 8, "all rows of the other keys but those of the first batch");
     assert!(free.iter().all(|label| label.starts_with('K')));
-    let parked: Vec<_> = h.rows().await.into_iter().filter(|row| row.key == "A" && row.label != "A000").collect();
+    let parked: Vec<_> =
+        h.rows().await.into_iter().filter(|row| row.key == "A" && row.label != "A000").collect();
     assert!(parked.iter().all(|row| row.available == Available::Parked));
     for attempt in 2..4 {
         h.make_due(&[]).await;
@@ -119,7 +120,8 @@ pub async fn many_followers_through_several_retries(h: &dyn Harness) {
         assert_eq!(relay.drain().await, ["more"]);
         let rows = h.rows().await;
         assert_eq!(find(&rows, "A000").retry_count, attempt);
-        let followers: Vec<_> = rows.into_iter().filter(|row| row.key == "A" && row.label != "A000").collect();
+        let followers: Vec<_> =
+            rows.into_iter().filter(|row| row.key == "A" && row.label != "A000").collect();
         assert_eq!(followers, parked, "a retry of the head touched its followers");
     }
     h.make_due(&[]).await;
@@ -226,7 +228,9 @@ pub async fn next_head_in_flight_keeps_the_key_busy(h: &dyn Harness) {
 
 /// A delayed row holds nothing back, neither its key's ready rows nor a walk over followers.
 pub async fn delayed_row_holds_nothing_back(h: &dyn Harness) {
-    let seqs = insert(h, &[row("A", "A1"), row("A", "A2"), row("A", "A3").when(When::In(HOUR)), row("A", "A4")]).await;
+    let seqs =
+        insert(h, &[row("A", "A1"), row("A", "A2"), row("A", "A3").when(When::In(HOUR)), row("A", "A4")])
+            .await;
     let mut relay = Relay::new(h, 10).await;
     let claim = relay.expect(&["A1", "A2", "A4"]).await;
     relay.settle(&claim, &[retry(), release(), release()]).await;

@@ -8,10 +8,14 @@ use crate::{Claimed, Payload};
 /// Payloads from 1 byte to 5 MB under a byte budget: no claim exceeds it unless a single row does.
 pub async fn byte_budget_bounds_a_claim(h: &dyn Harness) {
     let sizes = [1, 5_000_000, 10, 700_000, 700_000, 1_200_000, 1, 3_000_000, 1, 999_999, 1, 64, 2_000_001];
-    let rows: Vec<NewRow> = sizes.iter().enumerate().map(|(n, &size)| {
-        let body = Bytes::from(vec![n as u8; size]);
-        row(&format!("K{}", n % 3), &size.to_string()).payload(Payload::Binary(body))
-    }).collect();
+    let rows: Vec<NewRow> = sizes
+        .iter()
+        .enumerate()
+        .map(|(n, &size)| {
+            let body = Bytes::from(vec![n as u8; size]);
+            row(&format!("K{}", n % 3), &size.to_string()).payload(Payload::Binary(body))
+        })
+        .collect();
     insert(h, &rows).await;
     let budget = 2_000_000;
     let mut relay = Relay::with(h, |policy| policy.batch_bytes = budget).await;
@@ -19,7 +23,11 @@ pub async fn byte_budget_bounds_a_claim(h: &dyn Harness) {
     let mut claims = 0;
     while let Claimed::Rows(claim) = relay.claim().await {
         let bytes: usize = claim.events.iter().map(|event| event.payload.len()).sum();
-        assert!(bytes as u64 <= budget || claim.events.len() == 1, "{bytes} bytes in {} rows", claim.events.len());
+        assert!(
+            bytes as u64 <= budget || claim.events.len() == 1,
+            "{bytes} bytes in {} rows",
+            claim.events.len()
+        );
         for event in &claim.events {
             assert_eq!(Some(event.payload.len().to_string()), event.event_type);
         }
@@ -50,8 +58,12 @@ pub async fn every_byte_comes_out_as_it_went_in(h: &dyn Harness) {
         Payload::Binary(Bytes::from_static(b"{\"looks\":\"like json\"}")),
         Payload::Tombstone,
     ];
-    let mut rows: Vec<NewRow> = payloads.iter().map(|payload| row("A", "x").payload(payload.clone())).collect();
-    rows[0].headers = Some("{ \"traceparent\": \"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\",  \"x\":\"\u{e4}\" }".to_owned());
+    let mut rows: Vec<NewRow> =
+        payloads.iter().map(|payload| row("A", "x").payload(payload.clone())).collect();
+    rows[0].headers = Some(
+        "{ \"traceparent\": \"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\",  \"x\":\"\u{e4}\" }"
+            .to_owned(),
+    );
     rows[0].content_type = Some("application/vnd.order+json; v=2".to_owned());
     rows[0].destination = Some("elsewhere".to_owned());
     rows[1].aggregate_id = "\u{1f980} ' \" \\ %".to_owned();
@@ -63,8 +75,14 @@ pub async fn every_byte_comes_out_as_it_went_in(h: &dyn Harness) {
     assert_eq!(claim.events.len(), rows.len());
     for (event, row) in claim.events.iter().zip(&rows) {
         assert_eq!(event.payload, row.payload);
-        assert_eq!((event.id, &event.aggregate_type, &event.aggregate_id), (row.id, &row.aggregate_type, &row.aggregate_id));
-        assert_eq!((&event.event_type, &event.content_type, &event.headers, &event.destination), (&row.event_type, &row.content_type, &row.headers, &row.destination));
+        assert_eq!(
+            (event.id, &event.aggregate_type, &event.aggregate_id),
+            (row.id, &row.aggregate_type, &row.aggregate_id)
+        );
+        assert_eq!(
+            (&event.event_type, &event.content_type, &event.headers, &event.destination),
+            (&row.event_type, &row.content_type, &row.headers, &row.destination)
+        );
         assert_eq!((event.retry_count, event.lost_count, event.max_retries), (0, 0, None));
     }
     relay.publish(&claim).await;

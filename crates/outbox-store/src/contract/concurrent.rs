@@ -23,7 +23,11 @@ impl Sink {
         for event in events {
             assert!(self.in_hand.insert(event.seq), "row {} is in two claims", event.seq);
             let other = self.keys_in_hand.insert(event.aggregate_id.clone(), token);
-            assert!(!ordered || other.is_none_or(|other| other == token), "key {} is in two claims", event.aggregate_id);
+            assert!(
+                !ordered || other.is_none_or(|other| other == token),
+                "key {} is in two claims",
+                event.aggregate_id
+            );
         }
     }
 
@@ -80,10 +84,16 @@ async fn run(mut relay: Relay, sink: Arc<Mutex<Sink>>, total: usize, fails: fn(&
     }
 }
 
-async fn race(h: &dyn Harness, relays: Vec<Relay>, rows: &[Vec<NewRow>], fails: fn(&Event) -> bool) -> Vec<(String, i64)> {
+async fn race(
+    h: &dyn Harness,
+    relays: Vec<Relay>,
+    rows: &[Vec<NewRow>],
+    fails: fn(&Event) -> bool,
+) -> Vec<(String, i64)> {
     let sink = Arc::new(Mutex::new(Sink::default()));
     let total = rows.iter().map(Vec::len).sum();
-    let running: Vec<_> = relays.into_iter().map(|relay| tokio::spawn(run(relay, Arc::clone(&sink), total, fails))).collect();
+    let running: Vec<_> =
+        relays.into_iter().map(|relay| tokio::spawn(run(relay, Arc::clone(&sink), total, fails))).collect();
     for rows in rows {
         insert(h, rows).await;
     }
@@ -153,7 +163,10 @@ pub async fn unordered_relays_race(h: &dyn Harness) {
 pub async fn migrations_race(h: &dyn Harness) {
     let first = h.unmigrated().await;
     let second = Arc::clone(&first);
-    let (first, second) = (tokio::spawn(async move { first.migrate().await }), tokio::spawn(async move { second.migrate().await }));
+    let (first, second) = (
+        tokio::spawn(async move { first.migrate().await }),
+        tokio::spawn(async move { second.migrate().await }),
+    );
     let mut applied = first.await.expect("join").expect("migrate");
     applied.extend(second.await.expect("join").expect("migrate"));
     let count = applied.len();

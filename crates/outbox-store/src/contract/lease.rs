@@ -15,7 +15,11 @@ pub async fn stale_settle_changes_nothing(h: &dyn Harness) {
     assert_eq!(second.sweep().await.len(), 1);
     let verdicts = [
         vec![published(), retry(), release()],
-        vec![Verdict::Failed { error: "no".into() }, Verdict::Hold { after: Duration::ZERO, error: "no".into() }, published()],
+        vec![
+            Verdict::Failed { error: "no".into() },
+            Verdict::Hold { after: Duration::ZERO, error: "no".into() },
+            published(),
+        ],
         vec![release(), release(), release()],
     ];
     let before = (h.rows().await, h.blocks().await, h.claims().await);
@@ -80,7 +84,11 @@ pub async fn sweep_takes_expired_claims_one_by_one(h: &dyn Harness) {
     let mut types = swept[0].event_types.clone();
     types.sort();
     assert_eq!(types, ["A1", "B1"]);
-    assert!(swept.iter().all(|swept| swept.most_lost == 1 && swept.failed.is_none() && swept.relay == in_flight[0].1));
+    assert!(
+        swept
+            .iter()
+            .all(|swept| swept.most_lost == 1 && swept.failed.is_none() && swept.relay == in_flight[0].1)
+    );
     let rows = h.rows().await;
     assert!(rows.iter().all(|row| row.status == "PENDING" && row.lost_count == 1 && row.retry_count == 0));
     assert!(rows.iter().all(|row| row.claim_token.is_none() && row.available == Available::Ready));
@@ -125,8 +133,19 @@ pub async fn sweep_finds_every_kind_of_row(h: &dyn Harness) {
     assert_eq!((swept.len(), swept[0].recovered), (1, taken.len() as u64));
     let rows = h.rows().await;
     for row in rows.iter().filter(|row| taken.contains(&row.label)) {
-        assert_eq!((row.status.as_str(), row.lost_count, row.claim_token), ("PENDING", 1, None), "{}", row.label);
-        let place = if row.key == "A" { Available::Parked } else if row.key == "B" { Available::Due } else { Available::Ready };
+        assert_eq!(
+            (row.status.as_str(), row.lost_count, row.claim_token),
+            ("PENDING", 1, None),
+            "{}",
+            row.label
+        );
+        let place = if row.key == "A" {
+            Available::Parked
+        } else if row.key == "B" {
+            Available::Due
+        } else {
+            Available::Ready
+        };
         assert_eq!(row.available, place, "{}", row.label);
     }
     let mut delivered = relay.drain().await;
@@ -216,7 +235,8 @@ pub async fn sweep_that_fails_a_head_follows_on_failed(h: &dyn Harness) {
         let rows = [row(key, "1").queue(&queue), row(key, "2").queue(&queue), row(key, "3").queue(&queue)];
         let seqs = insert(h, &rows).await;
         let set = |policy: &mut crate::QueuePolicy| {
-            (policy.name, policy.batch, policy.max_retries, policy.on_failed) = (queue.clone(), 1, 0, on_failed);
+            (policy.name, policy.batch, policy.max_retries, policy.on_failed) =
+                (queue.clone(), 1, 0, on_failed);
         };
         let mut relay = Relay::with(h, set).await;
         let claim = relay.expect(&["1"]).await;
@@ -247,17 +267,19 @@ pub async fn concurrent_sweeps(h: &dyn Harness) {
     }
     h.expire_claims().await;
     let (first, second) = (Relay::new(h, 3).await, Relay::new(h, 3).await);
-    let sweep = |relay: Relay| tokio::spawn(async move {
-        let mut tokens = Vec::new();
-        loop {
-            match relay.store.sweep(&relay.policy).await {
-                Ok(Some(swept)) => tokens.push(swept.token),
-                Ok(None) => return tokens,
-                Err(crate::StoreError::Conflict(_)) => {}
-                Err(error) => panic!("sweep: {error}"),
+    let sweep = |relay: Relay| {
+        tokio::spawn(async move {
+            let mut tokens = Vec::new();
+            loop {
+                match relay.store.sweep(&relay.policy).await {
+                    Ok(Some(swept)) => tokens.push(swept.token),
+                    Ok(None) => return tokens,
+                    Err(crate::StoreError::Conflict(_)) => {}
+                    Err(error) => panic!("sweep: {error}"),
+                }
             }
-        }
-    });
+        })
+    };
     let (first, second) = (sweep(first), sweep(second));
     let mut tokens = first.await.expect("sweep");
     tokens.extend(second.await.expect("sweep"));

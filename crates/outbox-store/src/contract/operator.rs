@@ -16,7 +16,10 @@ fn failed() -> Verdict {
 async fn stats_of(relay: &Relay, queue: &str) -> QueueStats {
     let stats = relay.store.stats().await.expect("stats");
     assert!(stats.is_sorted_by_key(|stats| &stats.queue));
-    stats.into_iter().find(|stats| stats.queue == queue).unwrap_or_else(|| panic!("{queue} is not in the statistics"))
+    stats
+        .into_iter()
+        .find(|stats| stats.queue == queue)
+        .unwrap_or_else(|| panic!("{queue} is not in the statistics"))
 }
 
 /// Counts by state, the age of the oldest ready row, the pause switch.
@@ -51,7 +54,15 @@ pub async fn stats_count_each_state(h: &dyn Harness) {
 /// A queue that no relay knows is seen as soon as it has a row.
 pub async fn unserved_queue_is_seen(h: &dyn Harness) {
     let relay = Relay::new(h, 10).await;
-    insert(h, &[row("A", "A1").queue("unserved"), row("A", "A2").queue("unserved"), row("A", "A3").queue("a-third")]).await;
+    insert(
+        h,
+        &[
+            row("A", "A1").queue("unserved"),
+            row("A", "A2").queue("unserved"),
+            row("A", "A3").queue("a-third"),
+        ],
+    )
+    .await;
     assert_eq!(stats_of(&relay, "unserved").await.pending, 2);
     assert_eq!(stats_of(&relay, "a-third").await.pending, 1);
     assert_eq!(stats_of(&relay, "default").await.pending, 0);
@@ -92,7 +103,10 @@ pub async fn failed_rows_are_listed(h: &dyn Harness) {
     let (relay, all) = three_failed(h).await;
     assert_eq!(types(&all), ["X1", "C1", "B1", "A1"]);
     let first = &all[3];
-    assert_eq!((first.queue.as_str(), first.aggregate_type.as_str(), first.aggregate_id.as_str()), ("default", "Order", "A"));
+    assert_eq!(
+        (first.queue.as_str(), first.aggregate_type.as_str(), first.aggregate_id.as_str()),
+        ("default", "Order", "A")
+    );
     assert_eq!((first.lost_count, first.last_error.as_deref()), (0, Some("too large")));
     assert_eq!((first.id, first.seq), (h.rows().await[0].id, h.rows().await[0].seq));
     assert!(first.failed_at <= all[0].failed_at);
@@ -142,11 +156,15 @@ pub async fn retried_row_under_skip(h: &dyn Harness) {
 /// A discarded row stays FAILED, is no longer listed, and goes with retention.
 pub async fn failed_rows_are_discarded(h: &dyn Harness) {
     let (mut relay, all) = three_failed(h).await;
-    let discard = async |relay: &Relay, selection| relay.store.discard_failed(&selection).await.expect("discard");
+    let discard =
+        async |relay: &Relay, selection| relay.store.discard_failed(&selection).await.expect("discard");
     assert_eq!(discard(&relay, Selection::Ids(vec![all[3].id])).await, 1);
     assert_eq!(discard(&relay, Selection::Ids(vec![all[3].id])).await, 0);
     let row = h.rows().await[0].clone();
-    assert_eq!((row.status.as_str(), row.receipt.as_deref(), row.failed, row.settled), ("FAILED", Some(DISCARDED), false, true));
+    assert_eq!(
+        (row.status.as_str(), row.receipt.as_deref(), row.failed, row.settled),
+        ("FAILED", Some(DISCARDED), false, true)
+    );
     assert_eq!(types(&relay.store.failed(&Selection::All, 100).await.expect("failed")), ["X1", "C1", "B1"]);
     assert_eq!(stats_of(&relay, "default").await.failed, 2);
     assert_eq!(relay.store.retry_failed(&Selection::Ids(vec![all[3].id])).await.expect("retry"), 0);

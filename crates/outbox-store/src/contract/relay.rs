@@ -54,6 +54,12 @@ impl Relay {
         let policy = Arc::new(policy);
         let store = h.store().await;
         store.register_queues(&[&policy.name]).await.expect("register");
+        Self::on(store, policy)
+    }
+
+    /// A relay on a store that is already there.
+    #[must_use]
+    pub fn on(store: Arc<dyn Store>, policy: Arc<QueuePolicy>) -> Self {
         let claimer = Mutex::new(store.claimer(Arc::clone(&policy)));
         Self { store, policy, claimer }
     }
@@ -130,7 +136,10 @@ impl Relay {
     /// Claims, and expects nothing although a row is in flight that this relay's scans may not have met.
     pub async fn expect_held_or_empty(&mut self) {
         let claimed = self.expect_nothing().await;
-        assert!(matches!(claimed, Claimed::Held | Claimed::Empty { .. }), "expected nothing, got {claimed:?}");
+        assert!(
+            matches!(claimed, Claimed::Held | Claimed::Empty { .. }),
+            "expected nothing, got {claimed:?}"
+        );
     }
 
     /// Settles, and expects that the claim was still there.

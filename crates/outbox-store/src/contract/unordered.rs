@@ -33,7 +33,10 @@ pub async fn retry_holds_nothing_back(h: &dyn Harness) {
     other.settle_all(&second, crate::Verdict::Failed { error: "no".into() }).await;
     relay.publish(&third).await;
     let next_due = relay.expect_empty().await;
-    assert!(next_due.is_some_and(|due| due > Duration::from_secs(1800) && due <= Duration::from_secs(3600)), "{next_due:?}");
+    assert!(
+        next_due.is_some_and(|due| due > Duration::from_secs(1800) && due <= Duration::from_secs(3600)),
+        "{next_due:?}"
+    );
     assert_eq!(h.blocks().await, []);
     h.make_due(&[]).await;
     let claim = relay.expect(&["A1"]).await;

@@ -14,11 +14,15 @@ pub async fn published_rows_are_kept_or_deleted(h: &dyn Harness) {
     insert(h, &[row("A", "A1"), row("B", "B1")]).await;
     let mut relay = Relay::new(h, 10).await;
     let claim = relay.expect(&["A1", "B1"]).await;
-    let receipts = [Verdict::Published { receipt: Some("orders/3@42".into()) }, Verdict::Published { receipt: None }];
+    let receipts =
+        [Verdict::Published { receipt: Some("orders/3@42".into()) }, Verdict::Published { receipt: None }];
     relay.settle(&claim, &receipts).await;
     let rows = h.rows().await;
     assert_eq!((rows[0].receipt.as_deref(), rows[1].receipt.as_deref()), (Some("orders/3@42"), None));
-    assert!(rows.iter().all(|row| row.status == "PUBLISHED" && row.settled && !row.failed && row.available == Available::Ready));
+    assert!(rows.iter().all(|row| row.status == "PUBLISHED"
+        && row.settled
+        && !row.failed
+        && row.available == Available::Ready));
     assert_eq!(h.claims().await, [0; 0]);
 
     let mut deleting = Relay::with(h, |policy| policy.published = Published::Delete).await;
@@ -41,7 +45,10 @@ pub async fn failed_row_is_skipped(h: &dyn Harness) {
     let claim = relay.expect(&["A1", "A2"]).await;
     relay.settle(&claim, &[failed("header with a line break"), release()]).await;
     let rows = h.rows().await;
-    assert_eq!((rows[0].status.as_str(), rows[0].last_error.as_deref()), ("FAILED", Some("header with a line break")));
+    assert_eq!(
+        (rows[0].status.as_str(), rows[0].last_error.as_deref()),
+        ("FAILED", Some("header with a line break"))
+    );
     assert!(rows[0].settled && rows[0].failed && rows[0].claim_token.is_none());
     assert_eq!(h.blocks().await, []);
     assert_eq!(relay.drain().await, ["A2"]);
@@ -74,7 +81,10 @@ pub async fn failed_row_blocks_again(h: &dyn Harness) {
     relay.settle(&claim, &[failed("no"), release()]).await;
     for _ in 0..2 {
         relay.expect_nothing().await;
-        assert_eq!(relay.store.retry_failed(&crate::Selection::Queue("default".into())).await.expect("retry"), 1);
+        assert_eq!(
+            relay.store.retry_failed(&crate::Selection::Queue("default".into())).await.expect("retry"),
+            1
+        );
         let claim = relay.expect(&["A1"]).await;
         relay.settle_all(&claim, failed("still no")).await;
     }
@@ -107,7 +117,17 @@ pub async fn failed_follower_blocks(h: &dyn Harness) {
 /// Released rows are found again by the relay that released them, each kind where it was.
 pub async fn released_rows_are_found_again(h: &dyn Harness) {
     let hour = Duration::from_secs(3600);
-    insert(h, &[row("A", "A1"), row("A", "A2"), row("D", "D1").when(When::In(hour)), row("R", "R1"), row("R", "R2")]).await;
+    insert(
+        h,
+        &[
+            row("A", "A1"),
+            row("A", "A2"),
+            row("D", "D1").when(When::In(hour)),
+            row("R", "R1"),
+            row("R", "R2"),
+        ],
+    )
+    .await;
     let mut relay = Relay::new(h, 64).await;
     let claim = relay.expect(&["A1", "A2", "R1", "R2"]).await;
     relay.settle(&claim, &[release(), release(), retry(), release()]).await;
