@@ -60,7 +60,9 @@ pub fn shared() -> &'static [Postgres] {
     static SERVERS: LazyLock<Vec<Postgres>> = LazyLock::new(|| {
         let mut bins = vec![installed_bin().expect("PostgreSQL")];
         bins.extend(std::env::var_os("OUTBOX_TEST_POSTGRES18_BIN").map(PathBuf::from));
-        let start = |bin| Postgres::start(Options { bin, fsync: false, settings: Vec::new() }).expect("private server");
+        let start = |bin| {
+            Postgres::start(Options { bin, fsync: false, settings: Vec::new() }).expect("private server")
+        };
         bins.into_iter().map(start).collect()
     });
     &SERVERS
@@ -171,10 +173,12 @@ impl Postgres {
 
     /// The postmaster first, then its children.
     fn processes(&self) -> anyhow::Result<Vec<Pid>> {
-        let pid_file = fs::read_to_string(self.dir.join("data/postmaster.pid")).context("PostgreSQL does not run")?;
+        let pid_file =
+            fs::read_to_string(self.dir.join("data/postmaster.pid")).context("PostgreSQL does not run")?;
         let postmaster: i32 = pid_file.lines().next().context("empty pid file")?.parse()?;
         let children = fs::read_to_string(format!("/proc/{postmaster}/task/{postmaster}/children"))?;
-        let pids = std::iter::once(postmaster).chain(children.split_whitespace().filter_map(|pid| pid.parse().ok()));
+        let pids =
+            std::iter::once(postmaster).chain(children.split_whitespace().filter_map(|pid| pid.parse().ok()));
         Ok(pids.filter_map(Pid::from_raw).collect())
     }
 
@@ -232,7 +236,8 @@ impl Drop for Postgres {
 fn gone(pid: Pid) -> bool {
     // A zombie is as good as gone: its parent just has not looked yet.
     let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
-    test_kill_process(pid).is_err() || stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z'))
+    test_kill_process(pid).is_err()
+        || stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z'))
 }
 
 /// PostgreSQL refuses to run as root: then it runs as the user that its package has made.
@@ -241,7 +246,8 @@ fn server_user() -> anyhow::Result<Option<(u32, u32)>> {
         return Ok(None);
     }
     let passwd = fs::read_to_string("/etc/passwd")?;
-    let fields = passwd.lines().map(|line| line.split(':').collect::<Vec<_>>()).find(|fields| fields[0] == "postgres");
+    let fields =
+        passwd.lines().map(|line| line.split(':').collect::<Vec<_>>()).find(|fields| fields[0] == "postgres");
     let Some(fields) = fields.filter(|fields| fields.len() > 3) else {
         bail!("running as root needs a user postgres to run the server as (useradd --system postgres)");
     };
@@ -251,7 +257,11 @@ fn server_user() -> anyhow::Result<Option<(u32, u32)>> {
 fn as_user(user: Option<(u32, u32)>) -> Vec<String> {
     user.map_or_else(Vec::new, |(uid, gid)| {
         let ids = [format!("--reuid={uid}"), format!("--regid={gid}")];
-        ["setpriv".to_owned()].into_iter().chain(ids).chain(["--clear-groups".to_owned(), "--".to_owned()]).collect()
+        ["setpriv".to_owned()]
+            .into_iter()
+            .chain(ids)
+            .chain(["--clear-groups".to_owned(), "--".to_owned()])
+            .collect()
     })
 }
 

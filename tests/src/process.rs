@@ -67,11 +67,7 @@ pub fn outbox_bin() -> anyhow::Result<PathBuf> {
         return Ok(path.into());
     }
     let exe = std::env::current_exe()?;
-    let path = exe
-        .ancestors()
-        .nth(2)
-        .context("the test binary lies in no target directory")?
-        .join("outbox");
+    let path = exe.ancestors().nth(2).context("the test binary lies in no target directory")?.join("outbox");
     ensure!(
         path.exists(),
         "no relay at {}: build it with `cargo build -p outbox-relay --features scripted-sink`, or set OUTBOX_BIN",

@@ -36,7 +36,15 @@ async fn run(db: impl SqliteExecutor<'_>, sql: String) {
 impl SqliteHarness {
     /// A migrated database.
     pub async fn new() -> Self {
-        let dir = TempDir::new().expect("directory");
+        Self::within(TempDir::new().expect("directory")).await
+    }
+
+    /// A migrated database whose file lies in memory where there is such a place: each claim is flushed.
+    pub async fn in_memory_if_possible() -> Self {
+        Self::within(TempDir::new_in("/dev/shm").or_else(|_| TempDir::new()).expect("directory")).await
+    }
+
+    async fn within(dir: TempDir) -> Self {
         let mut options_ = SqliteOptions::new(dir.path().join("outbox.db"), "migrate");
         options_.create = true;
         let store = SqliteStore::open(options_).await.expect("open");
@@ -126,14 +134,20 @@ impl Harness for SqliteHarness {
 
     async fn blocks(&self) -> Vec<Block> {
         let mut db = self.editor.lock().await;
-        let select = "SELECT aggregate_id, hold_after, released FROM outbox_blocked_keys ORDER BY queue, aggregate_id";
+        let select =
+            "SELECT aggregate_id, hold_after, released FROM outbox_blocked_keys ORDER BY queue, aggregate_id";
         let rows = sqlx::query(select).fetch_all(&mut *db).await.expect("blocks");
-        rows.iter().map(|row| Block { key: row.get(0), hold_after: row.get(1), released: row.get(2) }).collect()
+        rows.iter()
+            .map(|row| Block { key: row.get(0), hold_after: row.get(1), released: row.get(2) })
+            .collect()
     }
 
     async fn claims(&self) -> Vec<i64> {
         let mut db = self.editor.lock().await;
-        sqlx::query_scalar("SELECT token FROM outbox_claims ORDER BY token").fetch_all(&mut *db).await.expect("claims")
+        sqlx::query_scalar("SELECT token FROM outbox_claims ORDER BY token")
+            .fetch_all(&mut *db)
+            .await
+            .expect("claims")
     }
 
     async fn in_flight(&self) -> Vec<(i64, String, Duration)> {
@@ -212,7 +226,9 @@ impl Writer for SqliteWriter {
             .bind(&row.aggregate_id)
             .bind(&row.event_type);
         let query = match &row.payload {
-            Payload::Json(text) | Payload::Text(text) => query.bind(String::from_utf8(text.to_vec()).expect("UTF-8")),
+            Payload::Json(text) | Payload::Text(text) => {
+                query.bind(String::from_utf8(text.to_vec()).expect("UTF-8"))
+            }
             Payload::Binary(bytes) => query.bind(bytes.to_vec()),
             Payload::Tombstone => query.bind(None::<String>),
         };

@@ -13,7 +13,8 @@ fn walk(world: &World, state: &State) -> Walk {
     let mut walk = Walk { block: state.block, followers: Vec::new(), busy: false };
     let Some(block) = state.block.filter(|block| block.released) else { return walk };
     for (i, row) in (0..).zip(rows) {
-        let in_retry = i > block.hold_after && row.unsettled() && matches!(row.parked, Parked::Backoff | Parked::Due);
+        let in_retry =
+            i > block.hold_after && row.unsettled() && matches!(row.parked, Parked::Backoff | Parked::Due);
         if world.block && row.status == Status::Failed || world.rules.stop && in_retry {
             if row.status == Status::Processing {
                 walk.busy = true;
@@ -24,7 +25,9 @@ fn walk(world: &World, state: &State) -> Walk {
         }
         match (row.parked, row.status) {
             (Parked::Follower, Status::Processing) => walk.busy = true,
-            (Parked::Follower, Status::Pending) if walk.followers.len() < world.followers => walk.followers.push(i),
+            (Parked::Follower, Status::Pending) if walk.followers.len() < world.followers => {
+                walk.followers.push(i)
+            }
             _ => {}
         }
     }
@@ -55,12 +58,14 @@ fn scan(world: &World, state: &State, relay: &Relay) -> Scan {
     let start = watched.chain([relay.start]).min().unwrap_or(0);
     let at = |i: u8| rows[i as usize];
     let count = world.rows as u8;
-    let mut ready: Vec<u8> = (start..count).filter(|&i| at(i).unsettled() && at(i).parked == Parked::Ready).collect();
+    let mut ready: Vec<u8> =
+        (start..count).filter(|&i| at(i).unsettled() && at(i).parked == Parked::Ready).collect();
     let window = world.batch + rows.iter().filter(|row| row.status == Status::Processing).count();
     let short = ready.len() > window;
     ready.truncate(window);
     let beyond = |i: u8| short && ready.last().is_some_and(|&last| i > last);
-    let due = (0..count).filter(|&i| at(i).unsettled() && at(i).parked == Parked::Due && !beyond(i)).collect();
+    let due =
+        (0..count).filter(|&i| at(i).unsettled() && at(i).parked == Parked::Due && !beyond(i)).collect();
     Scan { walk: walk(world, state), start, ready, due, short }
 }
 

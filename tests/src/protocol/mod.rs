@@ -19,7 +19,7 @@ pub use search::{Outcome, search};
 /// Size of the world, and which of the protocol's rules hold in it.
 #[derive(Clone, Copy, Debug)]
 pub struct World {
-    /// Rows of the key, at most [`state::MAX_ROWS`].
+    /// Rows of the key, at most 5.
     pub rows: usize,
     /// Most rows in a claim.
     pub batch: usize,

@@ -85,8 +85,14 @@ fn trace(seen: &[Seen], mut at: usize) -> String {
     let mut lines = Vec::new();
     while at > 0 {
         let Seen { state, from, action } = &seen[at];
-        let rows: Vec<_> = state.rows.iter().map(|row| format!("{:?}/{:?}", row.status, row.parked)).collect();
-        lines.push(format!("{action} -> {} block {:?} delivered {:?}", rows.join(" "), state.block, state.delivered.as_slice()));
+        let rows: Vec<_> =
+            state.rows.iter().map(|row| format!("{:?}/{:?}", row.status, row.parked)).collect();
+        lines.push(format!(
+            "{action} -> {} block {:?} delivered {:?}",
+            rows.join(" "),
+            state.block,
+            state.delivered.as_slice()
+        ));
         at = *from;
     }
     lines.reverse();

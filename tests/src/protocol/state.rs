@@ -1,7 +1,7 @@
 use super::World;
 
 /// Most rows of a world: states are plain arrays.
-pub const MAX_ROWS: usize = 5;
+pub(super) const MAX_ROWS: usize = 5;
 pub(super) const MAX_RELAYS: usize = 2;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -158,7 +158,9 @@ impl State {
         let rows = self.rows.into_iter().map(|row| row.token);
         let hands = self.relays.into_iter().filter_map(|relay| relay.hand).map(|hand| hand.token);
         let claims = self.claims;
-        rows.chain(hands).chain((0..claims.len as usize).map(move |n| claims.items[n])).filter(|&token| token > 0)
+        rows.chain(hands)
+            .chain((0..claims.len as usize).map(move |n| claims.items[n]))
+            .filter(|&token| token > 0)
     }
 
     pub(super) fn new_token(&self) -> u8 {
@@ -173,7 +175,8 @@ impl State {
             false => self.committed.as_slice().iter().position(|&other| other == row),
         };
         let places: Vec<_> = delivered.iter().map(|&row| (row, place(row))).collect();
-        let inverts = |n: usize| places[n + 1..].iter().any(|later| later.0 < places[n].0 && later.1 < places[n].1);
+        let inverts =
+            |n: usize| places[n + 1..].iter().any(|later| later.0 < places[n].0 && later.1 < places[n].1);
         (0..places.len()).any(inverts)
     }
 
@@ -191,7 +194,9 @@ impl State {
 pub(super) fn hold(block: Option<Block>, row: u8) -> Option<Block> {
     match block {
         Some(block) if block.released && block.hold_after < row => Some(block),
-        _ => Some(Block { hold_after: block.map_or(row, |block| block.hold_after.min(row)), released: false }),
+        _ => {
+            Some(Block { hold_after: block.map_or(row, |block| block.hold_after.min(row)), released: false })
+        }
     }
 }
 

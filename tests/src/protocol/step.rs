@@ -79,9 +79,11 @@ fn publish(world: &World, state: &State, relay: usize, hand: Hand, next: &mut im
     let delivered = if again { state.delivered } else { state.delivered.with(i) };
     let acked = Hand { todo: hand.todo.rest(), acked: hand.acked.with(i), ..hand };
     let bad = Hand { todo: hand.todo.rest(), bad: hand.bad.with(i), ..hand };
-    for (what, hand, delivered) in
-        [("publishes", acked, delivered), ("gets a nack for", bad, state.delivered), ("loses the answer for", bad, delivered)]
-    {
+    for (what, hand, delivered) in [
+        ("publishes", acked, delivered),
+        ("gets a nack for", bad, state.delivered),
+        ("loses the answer for", bad, delivered),
+    ] {
         let mut after = *state;
         after.relays[relay].hand = Some(hand);
         after.delivered = delivered;

@@ -2,5 +2,7 @@
 
 mod contract;
 mod enqueue;
+mod model;
+mod plain_sql;
 mod postgres;
 mod protocol;

@@ -47,7 +47,8 @@ fn two_relays_and_writers_in_any_order() {
 /// `OUTBOX_TEST_PROTOCOL_ROWS=4` searches further: minutes, and gigabytes of memory.
 #[test]
 fn larger_worlds_when_asked_for() {
-    let Some(rows) = std::env::var("OUTBOX_TEST_PROTOCOL_ROWS").ok().and_then(|rows| rows.parse().ok()) else {
+    let Some(rows) = std::env::var("OUTBOX_TEST_PROTOCOL_ROWS").ok().and_then(|rows| rows.parse().ok())
+    else {
         return;
     };
     let max_states = 100_000_000;
