@@ -59,7 +59,7 @@ fn push_line(out: &mut Vec<u8>, message: &Message<'_>) {
             push_json(out, json);
         }
         Payload::Text(bytes) | Payload::Binary(bytes) => {
-            push_text(out, "payload_base64", Some(&STANDARD.encode(bytes)))
+            push_text(out, "payload_base64", Some(&STANDARD.encode(bytes)));
         }
         Payload::Tombstone => out.extend_from_slice(b",\"payload\":null"),
     }

@@ -26,7 +26,7 @@ fn walk(world: &World, state: &State) -> Walk {
         match (row.parked, row.status) {
             (Parked::Follower, Status::Processing) => walk.busy = true,
             (Parked::Follower, Status::Pending) if walk.followers.len() < world.followers => {
-                walk.followers.push(i)
+                walk.followers.push(i);
             }
             _ => {}
         }

@@ -54,10 +54,12 @@ async fn every_field_is_stored_by_a_role_that_may_only_insert() {
         assert_eq!(enqueue(&mut tx, event).await.unwrap(), Enqueued::Inserted(id));
         tx.commit().await.unwrap();
 
-        let row = sqlx::query("SELECT *, payload::text AS json, headers::text AS head, status::text AS state FROM outbox_tasks")
-            .fetch_one(&mut db.owner)
-            .await
-            .unwrap();
+        let row = sqlx::query(
+            "SELECT *, payload::text AS json, headers::text AS head, status::text AS state FROM outbox_tasks",
+        )
+        .fetch_one(&mut db.owner)
+        .await
+        .unwrap();
         assert_eq!(row.get::<uuid::Uuid, _>("id"), id);
         assert_eq!(row.get::<String, _>("aggregate_type"), "Order");
         assert_eq!(row.get::<String, _>("aggregate_id"), "101");
@@ -115,7 +117,9 @@ async fn a_delay_counts_from_the_databases_clock() {
 async fn an_idempotency_key_inserts_once() {
     for server in shared() {
         let mut db = database(server, "public").await;
-        let event = |total: i32| NewEvent::new("Invoice", "1").idempotency_key("invoice:1:send").json(&total).unwrap();
+        let event = |total: i32| {
+            NewEvent::new("Invoice", "1").idempotency_key("invoice:1:send").json(&total).unwrap()
+        };
         let first = enqueue(&mut db.producer, event(1)).await.unwrap();
         let mut tx = db.producer.begin().await.unwrap();
         let again = enqueue(&mut tx, event(2)).await.unwrap();
@@ -123,7 +127,10 @@ async fn an_idempotency_key_inserts_once() {
         enqueue(&mut tx, NewEvent::new("Invoice", "2")).await.unwrap();
         tx.commit().await.unwrap();
         assert_eq!(again, Enqueued::Duplicate(first.id()));
-        assert_eq!(db.column("SELECT coalesce(payload::text, '') FROM outbox_tasks ORDER BY seq").await, ["1", ""]);
+        assert_eq!(
+            db.column("SELECT coalesce(payload::text, '') FROM outbox_tasks ORDER BY seq").await,
+            ["1", ""]
+        );
     }
 }
 
@@ -152,7 +159,8 @@ async fn many_events_keep_their_order_and_tell_duplicates_apart() {
         let events = [keyed("new"), keyed("old"), keyed("new"), NewEvent::new("Order", "last")];
         let refused = enqueue_all(&mut db.producer, events.clone()).await.unwrap_err();
         assert!(refused.to_string().contains("permission denied"), "{refused}");
-        let producer: Vec<String> = sqlx::query_scalar("SELECT current_user::text").fetch_all(&mut db.producer).await.unwrap();
+        let producer: Vec<String> =
+            sqlx::query_scalar("SELECT current_user::text").fetch_all(&mut db.producer).await.unwrap();
         let grant = format!("GRANT SELECT (id) ON outbox_tasks TO {}", producer[0]);
         sqlx::raw_sql(AssertSqlSafe(grant)).execute(&mut db.owner).await.unwrap();
         let enqueued = enqueue_all(&mut db.producer, events.clone()).await.unwrap();
