@@ -116,8 +116,9 @@ impl Health {
 
     /// The store did not answer. True when it had the last time.
     pub(crate) fn store_down(&self, error: String) -> bool {
-        let was_up = !matches!(self.lock().store, Some(Err(_)));
-        self.lock().store = Some(Err(error));
+        let mut state = self.lock();
+        let was_up = !matches!(state.store, Some(Err(_)));
+        state.store = Some(Err(error));
         was_up
     }
 

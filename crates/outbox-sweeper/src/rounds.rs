@@ -14,13 +14,16 @@ const PURGE_BATCH: u32 = 1000;
 /// Purges of one queue in one round, so that retention does not keep expired claims waiting.
 const PURGES_A_ROUND: u32 = 20;
 
+/// Tries to sweep a queue in one round while others change the same rows.
+const TRIES: u32 = 3;
+
 impl Sweeper {
     /// Does what is due. An error ends the work on its queue, not the round.
     pub(crate) async fn round(&mut self, stop: &CancellationToken) -> SweepReport {
         let mut report = SweepReport::default();
         let orphans = self.orphans_at.is_none_or(|at| at <= Instant::now());
         for policy in &self.queues {
-            if let Err(error) = self.sweep_queue(policy, orphans, stop, &mut report).await {
+            if let Err(error) = self.sweep_patiently(policy, orphans, stop, &mut report).await {
                 self.note(&policy.name, &error, &mut report);
             }
         }
@@ -37,6 +40,25 @@ impl Sweeper {
         }
         self.failing = !report.errors.is_empty();
         report
+    }
+
+    /// Another relay that sweeps the same rows is no failure: what it left is there at the next try.
+    async fn sweep_patiently(
+        &self,
+        policy: &QueuePolicy,
+        orphans: bool,
+        stop: &CancellationToken,
+        report: &mut SweepReport,
+    ) -> Result<(), StoreError> {
+        for _ in 1..TRIES {
+            match self.sweep_queue(policy, orphans, stop, report).await {
+                Err(StoreError::Conflict(error)) => {
+                    debug!(queue = policy.name, %error, "the sweep met a concurrent change and tries again");
+                }
+                done => return done,
+            }
+        }
+        self.sweep_queue(policy, orphans, stop, report).await
     }
 
     async fn sweep_queue(
@@ -121,9 +143,7 @@ impl Sweeper {
 
     fn note(&self, queue: &str, error: &StoreError, report: &mut SweepReport) {
         counter!("outbox_sweep_errors_total").increment(1);
-        if matches!(error, StoreError::Conflict(_)) {
-            debug!(queue, %error, "the sweep met a concurrent change and will come again");
-        } else if self.failing || !report.errors.is_empty() {
+        if self.failing || !report.errors.is_empty() {
             debug!(queue, %error, "sweeping still fails");
         } else {
             warn!(queue, %error, "sweeping failed; it is tried again at every interval");

@@ -50,6 +50,7 @@ fn record(stats: &[QueueStats], unserved: &mut Unserved) {
         metrics::queue_gauges(queue);
         unserved.note(queue);
     }
+    unserved.forget_all_but(stats);
     let last_seq = stats.iter().map(|queue| queue.last_seq).max().unwrap_or_default();
     ::metrics::counter!("outbox_enqueued_total").absolute(u64::try_from(last_seq).unwrap_or_default());
 }
@@ -69,6 +70,17 @@ struct Unserved {
 }
 
 impl Unserved {
+    /// A queue whose last row has gone is not in the statistics any more.
+    fn forget_all_but(&mut self, stats: &[QueueStats]) {
+        self.reminded.retain(|queue, _| {
+            let is_there = stats.iter().any(|one| one.queue == *queue);
+            if !is_there {
+                metrics::unserved(queue, 0);
+            }
+            is_there
+        });
+    }
+
     fn note(&mut self, stats: &QueueStats) {
         if self.served.contains(&stats.queue) {
             return;

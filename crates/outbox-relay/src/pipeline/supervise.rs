@@ -61,7 +61,7 @@ pub(super) async fn run(relay: Relay, mode: Mode, shutdown: CancellationToken) -
     info!(relay = relay.shared.name, queues = relay.queues.len(), "the relay runs");
     let result = tokio::select! {
         () = shutdown.cancelled() => Ok(()),
-        result = tasks.watch() => result,
+        result = tasks.watch(mode) => result,
     };
     let ended = tasks.wind_down(&relay.shared, relay.shutdown_grace).await;
     for sink in relay.shared.sinks.values() {
@@ -128,11 +128,12 @@ impl Tasks {
         self.names.insert(handle.id(), name);
     }
 
-    /// Returns when every queue is drained, or with the first death.
-    async fn watch(&mut self) -> anyhow::Result<()> {
-        while self.queues_left > 0 {
+    /// Returns when a drain has emptied every queue, or with the first death.
+    async fn watch(&mut self, mode: Mode) -> anyhow::Result<()> {
+        while mode == Mode::Forever || self.queues_left > 0 {
             let Some(joined) = self.set.join_next_with_id().await else { break };
-            if matches!(self.note(joined)?, TaskEnd::Service) {
+            let end = self.note(joined)?;
+            if mode == Mode::Forever || matches!(end, TaskEnd::Service) {
                 bail!("a loop ended that never should");
             }
         }

@@ -30,7 +30,7 @@ async fn poison_ends_failed_and_the_others_are_delivered() {
     stage.until_count("status = 'PUBLISHED'", 3).await;
     shutdown.cancel();
     run.await.unwrap().unwrap();
-    assert_eq!(stage.count("aggregate_id = 'poison' AND retry_count = 2 AND last_error = 'nack'").await, 1);
+    assert_eq!(stage.count("aggregate_id = 'poison' AND retry_count = 3 AND last_error = 'nack'").await, 1);
     let tries =
         |key: &str| stage.controller.recorded().iter().filter(|one| one.delivery.aggregate_id == key).count();
     assert_eq!((tries("poison"), tries("hopeless")), (3, 1));

@@ -2,6 +2,7 @@
 
 mod faults;
 mod stage;
+mod sweeps;
 
 use std::collections::HashMap;
 use std::time::Duration;
