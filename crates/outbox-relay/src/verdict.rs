@@ -141,7 +141,7 @@ fn sink_health(outcomes: &[Outcome]) -> SinkHealth {
                 };
             }
             Answer::Acked { .. } | Answer::Refused(_) if health == SinkHealth::Unknown => {
-                health = SinkHealth::Up
+                health = SinkHealth::Up;
             }
             Answer::Acked { .. } | Answer::Refused(_) => {}
         }

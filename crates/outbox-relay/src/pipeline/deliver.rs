@@ -101,7 +101,7 @@ impl Delivery {
             match outcome {
                 Outcome::Answered(Answer::Acked { .. }) => self.metrics.acked(now - event.created_at),
                 Outcome::Answered(Answer::Refused(refusal)) => {
-                    self.metrics.publish_error(refusal.cause.as_str())
+                    self.metrics.publish_error(refusal.cause.as_str());
                 }
                 Outcome::Invalid(_) => self.metrics.publish_error(Cause::Message.as_str()),
                 Outcome::NotSent | Outcome::Answered(Answer::Unsent) => {}
@@ -129,7 +129,7 @@ impl Delivery {
                 metrics::sink_up(sink, true);
             }
             (_, SinkHealth::Down { error, .. }) => {
-                debug!(sink, queue = self.queue.name(), error, "the sink is still down")
+                debug!(sink, queue = self.queue.name(), error, "the sink is still down");
             }
             _ => {}
         }

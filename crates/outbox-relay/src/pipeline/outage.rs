@@ -45,7 +45,7 @@ impl Outage {
                 error!(queue, doing, %error, "the database refuses; trying again with growing pauses");
             }
             StoreError::Unfit(_) | StoreError::Failed(_) => {
-                debug!(queue, doing, %error, "the database still refuses")
+                debug!(queue, doing, %error, "the database still refuses");
             }
         }
         let doublings = (self.failures - 1).min(10);
