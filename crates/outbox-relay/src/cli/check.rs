@@ -4,12 +4,16 @@ use outbox_store::{QueueStats, SchemaState, Store};
 use serde::Serialize;
 use tokio::time::Instant;
 
+use super::alarms::alarms;
 use super::out::{self, Format};
 use super::{Failure, database};
 use crate::config::Settings;
 
 /// How long a sink may take to say that it is there.
 const SINK_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A claim that has been expired for so many sweeps is one that nobody sweeps.
+const OVERDUE_SWEEPS: u32 = 3;
 
 /// One thing that was looked at.
 #[derive(Debug, Serialize)]
@@ -68,10 +72,7 @@ async fn database(settings: &Settings) -> Vec<Finding> {
         Ok(store) => store,
         Err(error) => return vec![Finding::bad(what, super::one_line(&error))],
     };
-    let mut findings = vec![match store.ping().await {
-        Ok(()) => Finding::good(what, "answers"),
-        Err(error) => return vec![Finding::bad(what, error.to_string())],
-    }];
+    let mut findings = vec![Finding::good(what, "answers")];
     let schema = schema(&*store).await;
     let is_current = schema.ok;
     findings.push(schema);
@@ -80,6 +81,7 @@ async fn database(settings: &Settings) -> Vec<Finding> {
             Ok(stats) => findings.extend(stats.iter().flat_map(|stats| queue(stats, settings))),
             Err(error) => findings.push(Finding::bad("queues", error.to_string())),
         }
+        findings.extend(stuck(settings).await);
     }
     store.close().await;
     findings
@@ -113,15 +115,39 @@ fn queue(stats: &QueueStats, settings: &Settings) -> Vec<Finding> {
     if stats.failed > 0 {
         alarm(format!("{} FAILED events: see `outbox failed list --queue {}`", stats.failed, stats.queue));
     }
-    if stats.blocked_keys > 0 {
-        alarm(format!("{} keys wait behind an event that is retried or held", stats.blocked_keys));
-    }
     if stats.paused {
         alarm(format!("paused: `outbox resume {}` delivers it again", stats.queue));
     }
     if findings.is_empty() {
-        findings
-            .push(Finding::good(what, format!("{} pending, {} processing", stats.pending, stats.processing)));
+        let QueueStats { pending, processing, blocked_keys, .. } = stats;
+        let detail =
+            format!("{pending} pending, {processing} processing, {blocked_keys} keys wait for a retry");
+        findings.push(Finding::good(what, detail));
+    }
+    findings
+}
+
+/// Keys that are held because of their destination, and claims that nobody sweeps.
+async fn stuck(settings: &Settings) -> Vec<Finding> {
+    let found = match alarms(&settings.store, settings.sweep_interval * OVERDUE_SWEEPS).await {
+        Ok(found) => found,
+        Err(error) => return vec![Finding::bad("stuck events", super::one_line(&error))],
+    };
+    let mut findings = Vec::new();
+    for alarm in found {
+        let what = format!("queue {}", alarm.queue);
+        if alarm.held_keys > 0 {
+            let reason = alarm.reason.unwrap_or_default();
+            let detail = format!("{} keys are held because of their destination: {reason}", alarm.held_keys);
+            findings.push(Finding::bad(what.clone(), detail));
+        }
+        if alarm.expired_claims > 0 {
+            let detail = format!(
+                "{} claims have outlived their lease and are not swept: is a relay running for this queue? `outbox sweep` does it once",
+                alarm.expired_claims
+            );
+            findings.push(Finding::bad(what, detail));
+        }
     }
     findings
 }

@@ -7,20 +7,55 @@ use anyhow::{Context, anyhow};
 use outbox_postgres::{PostgresOptions, PostgresStore};
 use outbox_sqlite::{SqliteOptions, SqliteStore};
 use outbox_store::{SchemaState, Store, StoreError};
+use sqlx::ConnectOptions;
+use sqlx::postgres::{PgConnectOptions, PgConnection};
+use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 
 use crate::config::{Engine, Settings, SqliteConfig, StoreSettings, Synchronous};
 
 /// Said wherever a command needs a queue and none is configured. The keys can be pasted into a file as they are.
 pub(super) const NO_QUEUE: &str = r#"no queue is configured, so there is nothing to deliver: write to outbox.toml, for a start, the two lines: queues.default.sink = "out" and: sinks.out.type = "stdout""#;
 
-/// Opens the database as it is.
-pub(super) async fn open(settings: &Settings) -> anyhow::Result<Arc<dyn Store>> {
+/// Makes the store, for a relay that waits for its server: a SQLite file is opened, a server is not asked yet.
+pub(super) async fn unasked(settings: &Settings) -> anyhow::Result<Arc<dyn Store>> {
     Ok(store(settings, false).await?)
 }
 
-/// Opens the database; a SQLite file that is missing is created.
+/// Opens the database as it is, and sees that it answers.
+pub(super) async fn open(settings: &Settings) -> anyhow::Result<Arc<dyn Store>> {
+    answering(store(settings, false).await?, settings).await
+}
+
+/// As [`open`]; a SQLite file that is missing is created.
 pub(super) async fn create(settings: &Settings) -> anyhow::Result<Arc<dyn Store>> {
-    Ok(store(settings, true).await?)
+    answering(store(settings, true).await?, settings).await
+}
+
+async fn answering(store: Arc<dyn Store>, settings: &Settings) -> anyhow::Result<Arc<dyn Store>> {
+    store.ping().await.with_context(|| format!("cannot use {}", settings.store.url))?;
+    Ok(store)
+}
+
+/// A connection to the server, past the store.
+pub(super) async fn postgres_connection(store: &StoreSettings) -> anyhow::Result<PgConnection> {
+    let options: PgConnectOptions = store.url.expose().parse()?;
+    Ok(options.connect().await?)
+}
+
+/// A connection to the file, past the store.
+pub(super) async fn sqlite_connection(
+    store: &StoreSettings,
+    config: &SqliteConfig,
+) -> anyhow::Result<SqliteConnection> {
+    let path = SqliteOptions::from_url(store.url.expose(), "")?.path;
+    if !path.exists() {
+        let file = path.display();
+        anyhow::bail!(
+            "{file} does not exist: create the database with `outbox migrate up`, or check store.url"
+        );
+    }
+    let options = SqliteConnectOptions::new().filename(path).busy_timeout(config.busy_timeout);
+    Ok(options.connect().await?)
 }
 
 /// Opens the database and makes sure that its schema is what this binary needs.

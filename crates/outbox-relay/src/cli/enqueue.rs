@@ -2,12 +2,10 @@ use std::io::Read;
 
 use anyhow::Context;
 use outbox_schema::{EnqueueError, Enqueued, NewEvent, Outbox};
-use sqlx::postgres::{PgConnectOptions, PgConnection};
-use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
-use sqlx::{ConnectOptions, Connection};
+use sqlx::Connection;
 
 use super::args::EnqueueArgs;
-use super::{Failure, out};
+use super::{Failure, database, out};
 use crate::config::{Engine, Settings, StoreSettings};
 
 /// `outbox enqueue`
@@ -86,7 +84,7 @@ async fn insert(store: &StoreSettings, event: NewEvent) -> anyhow::Result<Enqueu
     let failed = || format!("cannot enqueue into {}", store.url);
     match &store.engine {
         Engine::Postgres(config) => {
-            let mut connection = connect_postgres(store).await.with_context(failed)?;
+            let mut connection = database::postgres_connection(store).await.with_context(failed)?;
             let outbox = Outbox::in_schema(&config.schema)?;
             let enqueued =
                 outbox.enqueue(&mut connection, event).await.map_err(explain).with_context(failed)?;
@@ -94,28 +92,13 @@ async fn insert(store: &StoreSettings, event: NewEvent) -> anyhow::Result<Enqueu
             Ok(enqueued)
         }
         Engine::Sqlite(config) => {
-            let options: SqliteConnectOptions = store.url.expose().parse().with_context(failed)?;
-            let options = options.busy_timeout(config.busy_timeout).create_if_missing(false);
-            let mut connection = connect_sqlite(&options).await.with_context(failed)?;
+            let mut connection = database::sqlite_connection(store, config).await.with_context(failed)?;
             let enqueued =
                 outbox_schema::enqueue(&mut connection, event).await.map_err(explain).with_context(failed)?;
             connection.close().await.with_context(failed)?;
             Ok(enqueued)
         }
     }
-}
-
-async fn connect_postgres(store: &StoreSettings) -> anyhow::Result<PgConnection> {
-    let options: PgConnectOptions = store.url.expose().parse()?;
-    Ok(options.connect().await?)
-}
-
-async fn connect_sqlite(options: &SqliteConnectOptions) -> anyhow::Result<SqliteConnection> {
-    if !options.get_filename().exists() {
-        let file = options.get_filename().display();
-        anyhow::bail!("there is no file {file}: create it with `outbox migrate up`, or set store.url");
-    }
-    Ok(options.connect().await?)
 }
 
 /// A missing table means one thing only.

@@ -1,5 +1,6 @@
 //! The commands of the binary `outbox`.
 
+mod alarms;
 mod args;
 mod check;
 mod database;

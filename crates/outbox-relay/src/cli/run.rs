@@ -1,4 +1,5 @@
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,15 +28,23 @@ pub(super) async fn run(settings: Settings, args: RunArgs) -> Result<(), Failure
     }
     let sinks = sinks(&settings)?;
     let shutdown = signals::shutdown()?;
-    // Bound before anything else is done: an address in use is no reason to claim and stop.
+    let store = database::unasked(&settings).await?;
     let listener = match &settings.listen {
         Some(address) if !args.once => Some(http::bind(address).await?),
         _ => None,
     };
-    let store = database::open(&settings).await?;
+    let listening =
+        listener.as_ref().map(TcpListener::local_addr).transpose().map_err(anyhow::Error::from)?;
     let relay = Relay::new(parts(&settings, store.clone(), sinks)).map_err(ConfigError::from)?;
     let server = listener.map(|listener| serve(listener, relay.health(), &shutdown)).transpose()?;
-    let ended = deliver(&settings, &store, relay, &shutdown, args.once).await;
+    let ended = match wait_for_database(&settings, &store, &shutdown).await {
+        Ok(true) => {
+            announce(&settings, listening);
+            deliver(relay, &shutdown, args.once).await
+        }
+        Ok(false) => Ok(Drained::default()),
+        Err(error) => Err(error),
+    };
     shutdown.cancel();
     store.close().await;
     if let Some(server) = server {
@@ -50,9 +59,7 @@ fn serve(
     health: Arc<Health>,
     shutdown: &CancellationToken,
 ) -> anyhow::Result<tokio::task::JoinHandle<anyhow::Result<()>>> {
-    let address = listener.local_addr()?;
     let metrics = http::install_recorder()?;
-    tracing::info!(%address, "listening: /livez /readyz /metrics");
     let shutdown = shutdown.clone();
     Ok(tokio::spawn(async move {
         let _stop = shutdown.clone().drop_guard();
@@ -60,18 +67,15 @@ fn serve(
     }))
 }
 
-async fn deliver(
-    settings: &Settings,
-    store: &Arc<dyn Store>,
-    relay: Relay,
-    shutdown: &CancellationToken,
-    once: bool,
-) -> anyhow::Result<Drained> {
-    if !wait_for_database(settings, store, shutdown).await? {
-        return Ok(Drained::default());
-    }
+fn announce(settings: &Settings, listening: Option<SocketAddr>) {
     let names: Vec<&str> = settings.queues.iter().map(|queue| queue.policy.name.as_str()).collect();
     tracing::info!(relay = settings.relay, store = %settings.store.url, queues = names.join(","), "delivering");
+    if let Some(address) = listening {
+        tracing::info!(%address, "listening: /livez /readyz /metrics");
+    }
+}
+
+async fn deliver(relay: Relay, shutdown: &CancellationToken, once: bool) -> anyhow::Result<Drained> {
     if once {
         return relay.run_once(shutdown.clone()).await;
     }
@@ -90,7 +94,11 @@ async fn wait_for_database(
     let mut wait = FIRST_WAIT;
     let mut said = false;
     loop {
-        match store.schema_state().await {
+        let state = tokio::select! {
+            () = shutdown.cancelled() => return Ok(false),
+            state = store.schema_state() => state,
+        };
+        match state {
             Ok(state) => {
                 if said {
                     tracing::info!(store = %url, "the database is there");

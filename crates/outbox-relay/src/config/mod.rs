@@ -346,7 +346,7 @@ fn read_secrets(table: &mut Dict, path: &[String], origin: &Origin, problems: &m
         let shown = format!("{}.{key} = {file:?} ({})", path.join("."), origin.describe(path));
         match std::fs::read_to_string(&file) {
             Err(error) => {
-                problems.push(format!("{shown} cannot be read: {error}; check path and permissions"))
+                problems.push(format!("{shown} cannot be read: {error}; check path and permissions"));
             }
             Ok(_) if table.contains_key(&stem) => {
                 problems.push(format!("{shown} and {stem} are both set: keep one of them"));

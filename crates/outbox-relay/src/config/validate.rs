@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use figment::error::Kind as Wrong;
+use figment::error::{Actual, Kind as Wrong};
 use figment::value::{Dict, Tag, Value};
 use outbox_postgres::PostgresOptions;
 use outbox_sinks::SinkConfig;
@@ -210,12 +210,24 @@ impl Loaded {
                 format!("sinks.{name} has no type: add type = …, one of {types}")
             }
             Wrong::MissingField(field) => format!("sinks.{name} has no {field}: add {field} = …"),
-            // The kind of error, never the value: it may be a password.
-            Wrong::InvalidType(_, expected) | Wrong::InvalidValue(_, expected) => {
-                format!("{key} ({}) is wrong: it must be {expected}", origin_of(&self.layers, &path))
+            Wrong::InvalidType(actual, expected) | Wrong::InvalidValue(actual, expected) => {
+                let origin = origin_of(&self.layers, &path);
+                format!("{key} ({origin}) has {} where it must be {expected}", type_of(actual))
             }
             other => format!("{key}: {other}"),
         }
+    }
+}
+
+/// The type, never the value: it may be a password.
+fn type_of(actual: &Actual) -> &'static str {
+    match actual {
+        Actual::Bool(_) => "true or false",
+        Actual::Unsigned(_) | Actual::Signed(_) | Actual::Float(_) => "a number",
+        Actual::Str(_) | Actual::Char(_) => "text",
+        Actual::Seq => "a list",
+        Actual::Map => "a table",
+        _ => "a value",
     }
 }
 

@@ -64,7 +64,8 @@ fn a_relay_without_a_queue_shows_how_to_begin() {
 
 #[test]
 fn a_database_that_is_not_there_or_not_migrated_says_what_to_run() {
-    let bench = configured("queues.default.sink = \"out\"\nsinks.out.type = \"null\"\n");
+    let bench =
+        configured("queues.default.sink = \"out\"\nsinks.out.type = \"null\"\nhttp.listen = \"off\"\n");
     for command in [&["run"][..], &["status"], &["sweep"], &["failed", "list"], &["pause", "default"]] {
         bench.run(command).says(RUNTIME, &["outbox.db", "outbox migrate up"]);
     }

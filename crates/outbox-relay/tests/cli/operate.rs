@@ -164,6 +164,22 @@ fn check_finds_what_needs_a_person() {
 }
 
 #[test]
+fn check_finds_keys_that_are_held_for_their_destination_but_not_those_in_retry() {
+    let bench = Bench::migrated();
+    bench.enqueue("1");
+    bench.sql(
+        "UPDATE outbox_tasks SET available_at = 9000000000000, last_error = 'no topic', retry_count = 1; \
+         INSERT INTO outbox_blocked_keys (queue, aggregate_type, aggregate_id, hold_after, follow_from, reason) \
+         VALUES ('default', 'Order', '1', 1, 1, 'no topic')",
+    );
+    bench.run(&["check"]).good();
+    bench.sql("UPDATE outbox_tasks SET retry_count = 0");
+    let answer = bench.run(&["check"]);
+    assert_eq!(answer.code, 1, "{answer:?}");
+    assert!(answer.stdout.contains("1 keys are held because of their destination: no topic"), "{answer:?}");
+}
+
+#[test]
 fn check_says_what_is_wrong_with_database_and_sink() {
     let bench = Bench::new();
     bench.write(
@@ -185,6 +201,9 @@ fn a_sweep_says_what_it_did() {
          VALUES (7, 'default', 'gone', 0, 1, 1, 1, 1); \
          UPDATE outbox_tasks SET status = 'PROCESSING', claim_token = 7",
     );
+    let check = bench.run(&["check"]);
+    assert_eq!(check.code, 1, "{check:?}");
+    assert!(check.stdout.contains("1 claims have outlived their lease"), "{check:?}");
     let swept = bench.json(&["sweep"]);
     assert_eq!((&swept["expired_claims"], &swept["recovered"]), (&json!(1), &json!(1)), "{swept}");
     bench.run(&["run", "--once"]).good();

@@ -194,7 +194,7 @@ fn a_sinks_table_is_read_by_its_type() {
     let unknown = problem("[sinks.x]\ntype = \"file\"\npath = \"p\"\npaht = \"q\"");
     assert_says(&unknown, &["sinks.x.paht", "did you mean \"path\"?"]);
     assert_says(&problem("[sinks.x]\ntype = \"null\"\nenvelope = \"rwa\""), &["sinks.x.envelope", "\"raw\""]);
-    assert_says(&problem("[sinks.x]\ntype = \"file\"\npath = 3"), &["sinks.x.path", "string"]);
+    assert_says(&problem("[sinks.x]\ntype = \"file\"\npath = 3"), &["sinks.x", "a number", "path string"]);
 }
 
 #[test]
