@@ -176,6 +176,10 @@ fn a_lease_must_outlast_publish_timeout_and_margin() {
     // A tenth of 22 s is the margin: 20 s + 2.2 s > 22 s.
     assert_says(&problem(&queue("22s")), &["queues.q.lease", "too short", "\"20s\"", "raise lease"]);
     assert!(settings(&queue("23s")).is_ok());
+    // Equal is not enough: 95 s and a margin of 5 s, which is the most there is.
+    let even = queue("100s").replace("lease", "publish_timeout = \"95s\"\nlease");
+    assert_says(&problem(&even), &["queues.q.lease", "\"5s\""]);
+    assert!(settings(&even.replace("100s", "101s")).is_ok());
 }
 
 #[test]
