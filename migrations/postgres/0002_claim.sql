@@ -24,7 +24,7 @@ create function {schema}.outbox_claim_v1(
 as $outbox$
 declare
   v_paused boolean; v_drawn bigint; v_window int := p_limit; v_followers int := greatest(p_limit / 16, 1);
-  v_walk record; v_follow tid[]; v_more boolean;
+  v_walk record; v_follow tid[]; v_more boolean; v_cleared boolean;
   v_key_at text[]; v_key_id text[]; v_key_busy boolean[]; v_key_waits boolean[];
   v_pick tid[]; v_park tid[]; v_below tid[]; v_blocked_seqs bigint[];
   v_free int; v_ready int; v_due int; v_held boolean; v_missed bigint;
@@ -44,6 +44,7 @@ begin
   loop -- every statement from here has a snapshot newer than the lock
     -- The walk over the followers of released keys.
     v_follow := '{}'; v_key_at := '{}'; v_key_id := '{}'; v_key_busy := '{}'; v_key_waits := '{}'; v_more := false;
+    v_cleared := false;
     for v_walk in
       with key as (
         select aggregate_type a, aggregate_id i, follow_from from {schema}.outbox_blocked_keys
@@ -80,6 +81,7 @@ begin
           update {schema}.outbox_blocked_keys set hold_after = v_walk.head, follow_from = v_walk.head, released = false
           where queue = p_queue and aggregate_type = v_walk.a and aggregate_id = v_walk.i;
         end if;
+        v_cleared := true;
         continue;
       end if;
       v_key_at := v_key_at || v_walk.a; v_key_id := v_key_id || v_walk.i; v_key_busy := v_key_busy || v_walk.busy;
@@ -231,8 +233,9 @@ begin
   end if;
 
   if v_pick is null then
-    if v_park is not null then
-      outcome := 'Busy'; next_from := null; next_due_from := null; -- only parked: ask again at once
+    -- Only parked, or released keys that had nothing to give took the place of others: ask again at once.
+    if v_park is not null or v_cleared then
+      outcome := 'Busy'; next_from := null; next_due_from := null;
     elsif v_held or cardinality(v_key_at) > 0 then outcome := 'Held';
     else
       outcome := 'Empty';

@@ -196,8 +196,8 @@ fn ordered(conn: &Connection, policy: &QueuePolicy, now: i64) -> Result<Found, E
         return Ok(Found {
             picked: rows().map(|row| (row.seq, pass.states[row.key].block.is_some())).collect(),
             ready_range: ready().min().zip(ready().max()),
-            // Keys that the walk had no room for, behind ones that turned out to be held: the next claim gets further.
-            again: !judged.park.is_empty() || pass.unread_keys && !in_flight,
+            // Released keys that had nothing to give may have taken the place of others: the next claim gets further.
+            again: !judged.park.is_empty() || pass.cleared,
             held: in_flight,
         });
     }
@@ -220,7 +220,8 @@ struct Pass<'c> {
     more_followers: bool,
     /// A released key has rows in flight or followers that may go.
     walked_any: bool,
-    unread_keys: bool,
+    /// A released key turned out to have no follower that may go.
+    cleared: bool,
 }
 
 impl<'c> Pass<'c> {
@@ -238,7 +239,7 @@ impl<'c> Pass<'c> {
             due: 0,
             more_followers: false,
             walked_any: false,
-            unread_keys: false,
+            cleared: false,
         };
         let blocks: bool = conn
             .prepare_cached(include_str!("sql/queue_has_blocks.sql"))?
@@ -297,7 +298,6 @@ impl<'c> Pass<'c> {
         let mut room = 4 * self.windows.followers;
         for (index, follow_from) in self.released_keys()? {
             if room == 0 {
-                self.unread_keys = true;
                 break;
             }
             let parked = self.parked(index, follow_from, room.min(self.windows.followers))?;
@@ -313,8 +313,14 @@ impl<'c> Pass<'c> {
             OnFailed::Skip => None,
         };
         match walk(parked, failed) {
-            Walk::Unblock => self.block(include_str!("sql/block_delete.sql"), index)?,
-            Walk::Hold(head) => self.block_at(include_str!("sql/block_hold_at.sql"), index, head)?,
+            Walk::Unblock => {
+                self.cleared = true;
+                self.block(include_str!("sql/block_delete.sql"), index)?;
+            }
+            Walk::Hold(head) => {
+                self.cleared = true;
+                self.block_at(include_str!("sql/block_hold_at.sql"), index, head)?;
+            }
             Walk::Busy => {
                 let waits = self.follower_waits(index, follow_from)?;
                 self.walked(index, Walked { busy: true, waits });
