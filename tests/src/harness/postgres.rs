@@ -12,11 +12,15 @@ use tokio::sync::Mutex;
 use super::{available, delay_ms};
 use crate::postgres::Postgres;
 
+/// Connections of writers that are done.
+type Writers = Arc<std::sync::Mutex<Vec<PgConnection>>>;
+
 /// A database of its own on a shared server.
 pub struct PostgresHarness {
     server: &'static Postgres,
     url: String,
     editor: Mutex<PgConnection>,
+    writers: Writers,
     relays: AtomicU32,
     clears: AtomicU32,
 }
@@ -38,7 +42,14 @@ impl PostgresHarness {
         let template = server.template(migrate).await;
         let url = server.create_database(Some(template)).await.expect("database");
         let editor = Mutex::new(PgConnection::connect(&url).await.expect("connect"));
-        Self { server, url, editor, relays: AtomicU32::new(0), clears: AtomicU32::new(0) }
+        Self {
+            server,
+            url,
+            editor,
+            writers: Writers::default(),
+            relays: AtomicU32::new(0),
+            clears: AtomicU32::new(0),
+        }
     }
 
     /// Connection URL of the database.
@@ -87,9 +98,13 @@ impl Harness for PostgresHarness {
     }
 
     async fn begin(&self) -> Box<dyn Writer> {
-        let mut conn = PgConnection::connect(&self.url).await.expect("connect");
+        let idle = self.writers.lock().expect("writers").pop();
+        let mut conn = match idle {
+            Some(conn) => conn,
+            None => PgConnection::connect(&self.url).await.expect("connect"),
+        };
         run(&mut conn, "BEGIN".to_owned()).await;
-        Box::new(PostgresWriter(conn))
+        Box::new(PostgresWriter { conn, writers: Arc::clone(&self.writers) })
     }
 
     async fn rows(&self) -> Vec<Row> {
@@ -191,7 +206,17 @@ impl Harness for PostgresHarness {
     }
 }
 
-struct PostgresWriter(PgConnection);
+struct PostgresWriter {
+    conn: PgConnection,
+    writers: Writers,
+}
+
+impl PostgresWriter {
+    async fn end(mut self, how: &str) {
+        run(&mut self.conn, how.to_owned()).await;
+        self.writers.lock().expect("writers").push(self.conn);
+    }
+}
 
 // now() as an application would use it: the start of its transaction.
 const INSERT: &str = "INSERT INTO outbox_tasks (id, queue, aggregate_type, aggregate_id, event_type, payload, payload_bytes, \
@@ -228,26 +253,24 @@ impl Writer for PostgresWriter {
             .bind(row.max_retries.map(|n| i32::try_from(n).expect("small")))
             .bind(row.priority)
             .bind(delay)
-            .fetch_one(&mut self.0)
+            .fetch_one(&mut self.conn)
             .await
             .expect("insert")
     }
 
     async fn lock_row(&mut self, seq: i64) {
-        run(&mut self.0, format!("SELECT FROM outbox_tasks WHERE seq = {seq} FOR UPDATE")).await;
+        run(&mut self.conn, format!("SELECT FROM outbox_tasks WHERE seq = {seq} FOR UPDATE")).await;
     }
 
     async fn lock_queue(&mut self, queue: &str) {
-        run(&mut self.0, format!("SELECT FROM outbox_queues WHERE queue = '{queue}' FOR UPDATE")).await;
+        run(&mut self.conn, format!("SELECT FROM outbox_queues WHERE queue = '{queue}' FOR UPDATE")).await;
     }
 
-    async fn commit(mut self: Box<Self>) {
-        run(&mut self.0, "COMMIT".to_owned()).await;
-        self.0.close().await.expect("close");
+    async fn commit(self: Box<Self>) {
+        self.end("COMMIT").await;
     }
 
-    async fn rollback(mut self: Box<Self>) {
-        run(&mut self.0, "ROLLBACK".to_owned()).await;
-        self.0.close().await.expect("close");
+    async fn rollback(self: Box<Self>) {
+        self.end("ROLLBACK").await;
     }
 }

@@ -7,7 +7,7 @@ use outbox_sqlite::{SqliteOptions, SqliteStore};
 use outbox_store::contract::{Block, Harness, NewRow, Row, When, Writer};
 use outbox_store::{Payload, Store};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
-use sqlx::{ConnectOptions, Connection, Row as _, SqliteExecutor};
+use sqlx::{ConnectOptions, Row as _, SqliteExecutor};
 use tempfile::TempDir;
 use tokio::sync::Mutex;
 use uuid::Uuid;
@@ -17,10 +17,14 @@ use super::{available, delay_ms};
 const INFINITY: i64 = i64::MAX;
 const NOW: &str = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)";
 
+/// Connections of writers that are done.
+type Writers = Arc<std::sync::Mutex<Vec<SqliteConnection>>>;
+
 /// A database file of its own.
 pub struct SqliteHarness {
     dir: TempDir,
     editor: Mutex<SqliteConnection>,
+    writers: Writers,
     relays: AtomicU32,
 }
 
@@ -51,7 +55,7 @@ impl SqliteHarness {
         store.migrate().await.expect("migrate");
         store.close().await;
         let editor = Mutex::new(options(&dir, "outbox.db").connect().await.expect("connect"));
-        Self { dir, editor, relays: AtomicU32::new(0) }
+        Self { dir, editor, writers: Writers::default(), relays: AtomicU32::new(0) }
     }
 
     /// Path of the database file.
@@ -91,9 +95,13 @@ impl Harness for SqliteHarness {
     }
 
     async fn begin(&self) -> Box<dyn Writer> {
-        let mut conn = options(&self.dir, "outbox.db").connect().await.expect("connect");
+        let idle = self.writers.lock().expect("writers").pop();
+        let mut conn = match idle {
+            Some(conn) => conn,
+            None => options(&self.dir, "outbox.db").connect().await.expect("connect"),
+        };
         sqlx::query("BEGIN IMMEDIATE").execute(&mut conn).await.expect("begin");
-        Box::new(SqliteWriter(conn))
+        Box::new(SqliteWriter { conn, writers: Arc::clone(&self.writers) })
     }
 
     async fn rows(&self) -> Vec<Row> {
@@ -206,7 +214,17 @@ impl Harness for SqliteHarness {
     }
 }
 
-struct SqliteWriter(SqliteConnection);
+struct SqliteWriter {
+    conn: SqliteConnection,
+    writers: Writers,
+}
+
+impl SqliteWriter {
+    async fn end(mut self, how: &str) {
+        run(&mut self.conn, how.to_owned()).await;
+        self.writers.lock().expect("writers").push(self.conn);
+    }
+}
 
 const INSERT: &str = "INSERT INTO outbox_tasks (id, queue, aggregate_type, aggregate_id, event_type, payload, content_type, \
     headers, destination, max_retries, priority, available_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ";
@@ -238,7 +256,7 @@ impl Writer for SqliteWriter {
             .bind(&row.destination)
             .bind(row.max_retries)
             .bind(row.priority)
-            .execute(&mut self.0)
+            .execute(&mut self.conn)
             .await
             .expect("insert")
             .last_insert_rowid()
@@ -252,13 +270,11 @@ impl Writer for SqliteWriter {
         unreachable!("SQLite locks no rows");
     }
 
-    async fn commit(mut self: Box<Self>) {
-        run(&mut self.0, "COMMIT".to_owned()).await;
-        self.0.close().await.expect("close");
+    async fn commit(self: Box<Self>) {
+        self.end("COMMIT").await;
     }
 
-    async fn rollback(mut self: Box<Self>) {
-        run(&mut self.0, "ROLLBACK".to_owned()).await;
-        self.0.close().await.expect("close");
+    async fn rollback(self: Box<Self>) {
+        self.end("ROLLBACK").await;
     }
 }

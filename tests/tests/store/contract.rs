@@ -38,3 +38,25 @@ mod postgres {
 
     for_each_case!(case);
 }
+
+/// A case that the list forgets would be written and never run.
+#[test]
+fn every_case_is_listed() {
+    let list = include_str!("../../../crates/outbox-store/src/contract/mod.rs");
+    macro_rules! sources {
+        ($($module:literal)*) => {
+            [$(($module, include_str!(concat!("../../../crates/outbox-store/src/contract/", $module, ".rs")))),*]
+        };
+    }
+    let sources =
+        sources!("blocked" "bytes" "claims" "concurrent" "late" "lease" "operator" "unordered" "verdicts");
+    for (module, source) in sources {
+        for line in source.lines() {
+            let Some(case) = line.strip_prefix("pub async fn ").and_then(|rest| rest.split('(').next())
+            else {
+                continue;
+            };
+            assert!(list.contains(&format!("$each!({module}, {case});")), "{module}::{case} is not listed");
+        }
+    }
+}

@@ -207,6 +207,25 @@ pub async fn walk_stops_at_the_next_head(h: &dyn Harness) {
     assert_eq!(h.blocks().await, []);
 }
 
+/// Released keys that have nothing left to give do not hide the next one, however small the batch.
+pub async fn exhausted_keys_hide_no_followers(h: &dyn Harness) {
+    let mut rows: Vec<_> = ["A", "B", "C"].map(|key| row(key, "head")).into();
+    rows.push(row("D", "D1"));
+    rows.push(row("D", "D2"));
+    let seqs = insert(h, &rows).await;
+    let mut relay = Relay::new(h, 1).await;
+    for key in ["head", "head", "head", "D1"] {
+        let claim = relay.expect(&[key]).await;
+        relay.publish(&claim).await;
+    }
+    h.park(seqs[4], When::Parked, None).await;
+    for (key, &seq) in ["A", "B", "C", "D"].iter().zip(&seqs) {
+        h.put_block(key, seq, true).await;
+    }
+    assert_eq!(relay.drain().await, ["D2"]);
+    assert_eq!(h.blocks().await, []);
+}
+
 /// The next head is in flight, in a claim that was told of no block: the key is busy, and the head does not become a
 /// hold that nobody would release.
 pub async fn next_head_in_flight_keeps_the_key_busy(h: &dyn Harness) {

@@ -131,6 +131,7 @@ macro_rules! for_each_case {
         $each!(blocked, new_rows_queue_up_behind_released_followers);
         $each!(blocked, follower_becomes_the_next_head);
         $each!(blocked, walk_stops_at_the_next_head);
+        $each!(blocked, exhausted_keys_hide_no_followers);
         $each!(blocked, next_head_in_flight_keeps_the_key_busy);
         $each!(blocked, delayed_row_holds_nothing_back);
         $each!(blocked, delayed_row_takes_its_place_when_due);
