@@ -42,7 +42,12 @@ impl Report {
     pub(crate) fn assert_clean(&self) {
         let head = |ids: &[Uuid]| ids.iter().take(5).copied().collect::<Vec<_>>();
         assert!(self.lost.is_empty(), "lost {}: {:?}", self.lost.len(), head(&self.lost));
-        assert!(self.unexpected.is_empty(), "unexpected {}: {:?}", self.unexpected.len(), head(&self.unexpected));
+        assert!(
+            self.unexpected.is_empty(),
+            "unexpected {}: {:?}",
+            self.unexpected.len(),
+            head(&self.unexpected)
+        );
         assert!(
             self.inversions.is_empty(),
             "{} inversions, first {:?}",

@@ -2,7 +2,7 @@
 
 mod chaos;
 mod checker;
-mod scripted;
+mod operate;
 mod stage;
 mod writers;
 mod zombie;

@@ -23,36 +23,61 @@ enum Database {
     Sqlite(SqliteConnection),
 }
 
+impl Database {
+    async fn connect(engine: Engine, url: &str) -> Result<Self> {
+        Ok(match engine {
+            Engine::Postgres => Self::Postgres(PgConnection::connect(url).await?),
+            Engine::Sqlite => {
+                let mut connection = SqliteConnection::connect(url).await?;
+                sqlx::query("PRAGMA busy_timeout = 60000").execute(&mut connection).await?;
+                Self::Sqlite(connection)
+            }
+        })
+    }
+}
+
 /// Where a test plays: a fresh, migrated database and a place for configurations and logs.
 pub(crate) struct Stage {
     pub(crate) url: String,
-    pub(crate) directory: TempDir,
+    directory: TempDir,
     database: Database,
-    /// Everything of the configuration but `[store]`, `[relay]` and `[http]`.
+    /// Everything of the configuration but `[store]`, `[relay]` and `[http]`; `RELAY` stands for the relay's name.
     play: String,
 }
 
 impl Stage {
-    /// `play` is the configuration without `[store]`, `[relay]` and `[http]`.
+    /// `play` is the configuration without `[store]`, `[relay]` and `[http]`; `RELAY` in it stands for the relay's name.
     pub(crate) async fn set(engine: Engine, play: String) -> Result<Self> {
         let directory = TempDir::new()?;
         let url = match engine {
             Engine::Postgres => postgres::shared()[0].create_database(None).await?,
             Engine::Sqlite => format!("sqlite://{}", directory.path().join("outbox.db").display()),
         };
+        Self::build(engine, directory, url, play).await
+    }
+
+    /// The same on an empty database that is already there.
+    pub(crate) async fn on(engine: Engine, url: String, play: String) -> Result<Self> {
+        Self::build(engine, TempDir::new()?, url, play).await
+    }
+
+    async fn build(engine: Engine, directory: TempDir, url: String, play: String) -> Result<Self> {
         let config = write_config(&directory, &url, &play, "migrate", "off")?;
         let log = directory.path().join("migrate.log");
         let mut migrate = Relay::start(&config, &["migrate", "up"], &log)?;
         ensure!(migrate.wait(Duration::from_secs(60))?.success(), "migrate up: {}", migrate.log());
-        let database = match engine {
-            Engine::Postgres => Database::Postgres(PgConnection::connect(&url).await?),
-            Engine::Sqlite => {
-                let mut connection = SqliteConnection::connect(&url).await?;
-                sqlx::query("PRAGMA busy_timeout = 60000").execute(&mut connection).await?;
-                Database::Sqlite(connection)
-            }
-        };
+        let database = Database::connect(engine, &url).await?;
         Ok(Self { url, directory, database, play })
+    }
+
+    /// After the database was away.
+    pub(crate) async fn reconnect(&mut self) -> Result<()> {
+        let engine = match self.database {
+            Database::Postgres(_) => Engine::Postgres,
+            Database::Sqlite(_) => Engine::Sqlite,
+        };
+        self.database = Database::connect(engine, &self.url).await?;
+        Ok(())
     }
 
     /// Starts `outbox run` as a relay of this name; its log goes to `NAME.log` in the directory.
@@ -128,7 +153,8 @@ impl Stage {
 
 fn write_config(directory: &TempDir, url: &str, play: &str, name: &str, listen: &str) -> Result<PathBuf> {
     let path = directory.path().join(format!("{name}.toml"));
-    let own = format!("[store]\nurl = \"{url}\"\n[relay]\nname = \"{name}\"\n[http]\nlisten = \"{listen}\"\n");
-    fs::write(&path, own + play)?;
+    let own =
+        format!("[store]\nurl = \"{url}\"\n[relay]\nname = \"{name}\"\n[http]\nlisten = \"{listen}\"\n");
+    fs::write(&path, own + &play.replace("RELAY", name))?;
     Ok(path)
 }
