@@ -31,7 +31,8 @@ pub(crate) async fn run(work: Workload) -> Result<()> {
     println!("SQLite, an application that commits every {} ms, {} runs", EVERY.as_millis(), work.runs);
     print_phase("alone", &alone);
     print_phase("with relay", &beside);
-    let rate = Summary::of(beside.iter().map(|phase| f64::from(work.rows) / phase.took.as_secs_f64()).collect());
+    let rate =
+        Summary::of(beside.iter().map(|phase| f64::from(work.rows) / phase.took.as_secs_f64()).collect());
     println!(
         "  the relay drained {} rows at {:.0}/s ({:.0} to {:.0})",
         work.rows, rate.median, rate.min, rate.max
@@ -40,8 +41,10 @@ pub(crate) async fn run(work: Workload) -> Result<()> {
 }
 
 fn print_phase(name: &str, phases: &[Phase]) {
-    let of = |pick: fn(&[f64]) -> f64| Summary::of(phases.iter().map(|phase| pick(&phase.waits_ms)).collect());
-    let show = |summary: &Summary| format!("{:.2} ({:.2} to {:.2})", summary.median, summary.min, summary.max);
+    let of =
+        |pick: fn(&[f64]) -> f64| Summary::of(phases.iter().map(|phase| pick(&phase.waits_ms)).collect());
+    let show =
+        |summary: &Summary| format!("{:.2} ({:.2} to {:.2})", summary.median, summary.min, summary.max);
     println!(
         "  {name:<10} wait in ms, median of runs: p50 {}  p99 {}  max {}",
         show(&of(|waits| percentile(waits, 0.5))),
