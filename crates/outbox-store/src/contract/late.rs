@@ -94,12 +94,13 @@ pub async fn younger_transaction_draws_an_earlier_seq(h: &dyn Harness) {
     let mut relay = Relay::new(h, 10).await;
     for _ in 0..20 {
         let mut older = h.begin().await;
-        older.insert(&row("C", "C1")).await;
+        // Gives it its id, and leaves no row that would hold the scan's start down.
+        older.insert(&row("C", "C1").queue("other")).await;
         let mut younger = h.begin().await;
         younger.insert(&row("A", "A1")).await;
         older.insert(&row("B", "B1")).await;
         older.commit().await;
-        assert_eq!(relay.drain().await, ["C1", "B1"]);
+        assert_eq!(relay.drain().await, ["B1"]);
         younger.commit().await;
         insert(h, &[row("A", "A2")]).await;
         assert_eq!(relay.drain().await, ["A1", "A2"]);

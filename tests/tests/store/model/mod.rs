@@ -99,7 +99,7 @@ async fn postgres_behaves_as_the_model() {
         for _ in 0..WORKERS {
             databases.push(Arc::new(PostgresHarness::new(server).await));
         }
-        let (cases, took) = run(databases, 1500).await;
+        let (cases, took) = run(databases, 700).await;
         report("postgres", cases, took);
     }
 }
