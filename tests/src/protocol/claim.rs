@@ -1,3 +1,5 @@
+use std::fmt::Arguments;
+
 use super::World;
 use super::state::{Block, Hand, List, MAX_ROWS, Parked, Relay, Row, State, Status};
 
@@ -94,7 +96,12 @@ fn take(world: &World, scan: &Scan, due: &[u8], rows: &mut [Row; MAX_ROWS]) -> V
 }
 
 /// All outcomes of one claim: other keys decide how many due rows fit into the window and where the next scan starts.
-pub(super) fn claim(world: &World, state: &State, relay: usize, mut outcome: impl FnMut(String, State)) {
+pub(super) fn claim(
+    world: &World,
+    state: &State,
+    relay: usize,
+    mut outcome: impl FnMut(Arguments<'_>, State),
+) {
     let me = state.relays[relay];
     let scan = scan(world, state, &me);
     let drawn = state.rows.iter().filter(|row| row.status != Status::Unborn).count() as u8;
@@ -121,7 +128,10 @@ pub(super) fn claim(world: &World, state: &State, relay: usize, mut outcome: imp
         for start in starts {
             let hand = Hand { token, todo, acked: List::default(), bad: List::default() };
             next.relays[relay] = Relay { start, watch, hand: (!taken.is_empty()).then_some(hand) };
-            outcome(format!("relay {relay} claims {taken:?} from {}, next from {start}", scan.start), next);
+            outcome(
+                format_args!("relay {relay} claims {taken:?} from {}, next from {start}", scan.start),
+                next,
+            );
         }
     }
 }

@@ -50,7 +50,7 @@ pub fn search(world: &World) -> Outcome {
             let to = match number.entry(after) {
                 Entry::Occupied(known) => *known.get(),
                 Entry::Vacant(new) => {
-                    seen.push(Seen { state: after, from: at, action });
+                    seen.push(Seen { state: after, from: at, action: action.to_string() });
                     *new.insert(seen.len() - 1)
                 }
             };

@@ -1,9 +1,11 @@
+use std::fmt::Arguments;
+
 use super::World;
 use super::claim::claim;
 use super::state::{Hand, List, Parked, Relay, State, Status, finish, hold};
 
 /// Calls `next` with every action that is possible in a state, and the state after it.
-pub(super) fn steps(world: &World, state: &State, next: &mut impl FnMut(String, State)) {
+pub(super) fn steps(world: &World, state: &State, next: &mut impl FnMut(Arguments<'_>, State)) {
     for i in 0..world.rows {
         application(world, state, i, next);
         clock_and_operator(world, state, i, next);
@@ -21,7 +23,7 @@ pub(super) fn steps(world: &World, state: &State, next: &mut impl FnMut(String, 
                 if world.crash {
                     let mut after = *state;
                     after.relays[relay] = Relay::default();
-                    next(format!("relay {relay} crashes"), after);
+                    next(format_args!("relay {relay} crashes"), after);
                 }
             }
         }
@@ -31,43 +33,49 @@ pub(super) fn steps(world: &World, state: &State, next: &mut impl FnMut(String, 
     }
 }
 
-fn application(world: &World, state: &State, i: usize, next: &mut impl FnMut(String, State)) {
+fn application(world: &World, state: &State, i: usize, next: &mut impl FnMut(Arguments<'_>, State)) {
     let mut after = *state;
     let before = &state.rows[..i];
     let waits = |status| status == Status::Unborn || world.serial && status == Status::Open;
     match state.rows[i].status {
         Status::Unborn if !before.iter().any(|row| waits(row.status)) => {
             after.rows[i].status = Status::Open;
-            next(format!("seq {i} drawn"), after);
+            next(format_args!("seq {i} drawn"), after);
         }
         Status::Open => {
             after.rows[i].status = Status::Pending;
             after.committed.push(i as u8);
-            next(format!("{i} commits"), after);
+            next(format_args!("{i} commits"), after);
         }
         _ => {}
     }
 }
 
-fn clock_and_operator(world: &World, state: &State, i: usize, next: &mut impl FnMut(String, State)) {
+fn clock_and_operator(world: &World, state: &State, i: usize, next: &mut impl FnMut(Arguments<'_>, State)) {
     let row = state.rows[i];
     let mut after = *state;
     if row.parked == Parked::Backoff {
         after.rows[i] = row.with(Status::Pending, Parked::Due);
-        next(format!("{i} is due"), after);
+        next(format_args!("{i} is due"), after);
     } else if world.block && row.status == Status::Failed {
         after.rows[i] = row.with(Status::Pending, Parked::Due);
         after.rows[i].attempts = 0;
-        next(format!("operator retries {i}"), after);
+        next(format_args!("operator retries {i}"), after);
         after.rows[i] = after.rows[i].with(Status::Delivered, Parked::Ready);
         after.block = finish(state.block, i as u8);
-        next(format!("operator discards {i}"), after);
+        next(format_args!("operator discards {i}"), after);
     }
 }
 
 /// The next row of the claim: acknowledged, refused, or delivered with its answer lost. After a non-ack the relay sends
 /// no more of the key.
-fn publish(world: &World, state: &State, relay: usize, hand: Hand, next: &mut impl FnMut(String, State)) {
+fn publish(
+    world: &World,
+    state: &State,
+    relay: usize,
+    hand: Hand,
+    next: &mut impl FnMut(Arguments<'_>, State),
+) {
     if hand.todo == List::default() || hand.bad != List::default() {
         return;
     }
@@ -87,15 +95,21 @@ fn publish(world: &World, state: &State, relay: usize, hand: Hand, next: &mut im
         let mut after = *state;
         after.relays[relay].hand = Some(hand);
         after.delivered = delivered;
-        next(format!("relay {relay} {what} {i}"), after);
+        next(format_args!("relay {relay} {what} {i}"), after);
     }
 }
 
-fn settle(world: &World, state: &State, relay: usize, hand: Hand, next: &mut impl FnMut(String, State)) {
+fn settle(
+    world: &World,
+    state: &State,
+    relay: usize,
+    hand: Hand,
+    next: &mut impl FnMut(Arguments<'_>, State),
+) {
     let mut after = *state;
     after.relays[relay].hand = None;
     if !state.claims.contains(hand.token) {
-        next(format!("relay {relay} settles too late"), after);
+        next(format_args!("relay {relay} settles too late"), after);
         return;
     }
     after.claims = state.claims.without(hand.token);
@@ -120,11 +134,11 @@ fn settle(world: &World, state: &State, relay: usize, hand: Hand, next: &mut imp
             after.block = hold(after.block, i);
         }
     }
-    next(format!("relay {relay} settles"), after);
+    next(format_args!("relay {relay} settles"), after);
 }
 
 /// A lease may run out at any time.
-fn expire(state: &State, token: u8, next: &mut impl FnMut(String, State)) {
+fn expire(state: &State, token: u8, next: &mut impl FnMut(Arguments<'_>, State)) {
     let mut after = *state;
     after.claims = state.claims.without(token);
     for row in &mut after.rows {
@@ -132,5 +146,5 @@ fn expire(state: &State, token: u8, next: &mut impl FnMut(String, State)) {
             *row = row.with(Status::Pending, row.parked);
         }
     }
-    next(format!("claim {token} is swept"), after);
+    next(format_args!("claim {token} is swept"), after);
 }
