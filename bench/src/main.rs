@@ -2,6 +2,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod beside;
+mod blocked;
 mod drain;
 mod engine;
 mod textbook;
@@ -32,6 +33,13 @@ enum Command {
         #[arg(long)]
         keep: bool,
     },
+    /// One key blocked with as many followers as there are rows of other keys, beside the same backlog unblocked.
+    Blocked {
+        /// The database.
+        engine: Engine,
+        #[command(flatten)]
+        work: Workload,
+    },
     /// SQLite beside an application that commits every 10 ms, with and without the relay.
     Beside {
         #[command(flatten)]
@@ -43,6 +51,7 @@ enum Command {
 async fn main() -> Result<()> {
     match Arguments::parse().command {
         Command::Drain { engine, work, keep } => drain::run(engine, work, keep).await,
+        Command::Blocked { engine, work } => blocked::run(engine, work).await,
         Command::Beside { work } => beside::run(work).await,
     }
 }

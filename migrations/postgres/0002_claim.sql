@@ -1,15 +1,17 @@
 -- Claims of an ordered queue. Returns one row with the outcome and, unless Busy or Paused, the claimer's new memory
 -- (next_*), then the events in any order: the client sorts by seq, a sort here would copy every payload once more.
 -- p_from, p_due_from and the three p_watch arrays are the memory of the last claim; at first 0, -infinity and empty.
--- p_full scans from the beginning whatever the memory says; missed counts what only that found.
+-- p_full scans from the beginning whatever the memory says; missed counts what only that found. p_window is how many ready
+-- rows to look at first: those that the last claim saw or put in flight still lie where the scan starts, and a window
+-- full of them would be read in vain before it grows.
 create function {schema}.outbox_claim_v1(
     p_queue text, p_token bigint, p_relay text, p_lease_ms bigint, p_limit int, p_bytes bigint,
     p_full boolean, p_from bigint, p_due_from timestamptz,
-    p_watch xid8[], p_watch_from bigint[], p_watch_due_from timestamptz[], p_failed_blocks boolean)
+    p_watch xid8[], p_watch_from bigint[], p_watch_due_from timestamptz[], p_failed_blocks boolean, p_window int)
   returns table (
     outcome text, next_from bigint, next_due_from timestamptz,
     next_watch xid8[], next_watch_from bigint[], next_watch_due_from timestamptz[],
-    next_due_us bigint, made_at timestamptz, missed bigint,
+    next_due_us bigint, made_at timestamptz, missed bigint, held_rows bigint,
     event_seq bigint, event_ctid tid, event_id uuid, event_aggregate_type text, event_aggregate_id text,
     event_event_type text, event_payload json, event_payload_bytes bytea, event_content_type text, event_headers json,
     event_destination text, event_created_at timestamptz, event_retry_count int, event_max_retries int,
@@ -23,7 +25,7 @@ create function {schema}.outbox_claim_v1(
   set work_mem = '32MB' -- RETURN QUERY would spill to disk beyond it
 as $outbox$
 declare
-  v_paused boolean; v_drawn bigint; v_window int := p_limit; v_followers int := greatest(p_limit / 16, 1);
+  v_paused boolean; v_drawn bigint; v_window int := least(greatest(p_window, p_limit), 64 * p_limit); v_followers int := greatest(p_limit / 16, 1);
   v_walk record; v_follow tid[]; v_more boolean; v_cleared boolean;
   v_key_at text[]; v_key_id text[]; v_key_busy boolean[]; v_key_waits boolean[];
   v_pick tid[]; v_park tid[]; v_below tid[]; v_blocked_seqs bigint[];
@@ -172,10 +174,11 @@ begin
       (select f from start), (select d from start),
       count(*) filter (where pick and (kind = 'R' and seq < (select f from start)
         or kind = 'D' and av < (select d from start))),
+      count(*) filter (where kind = 'R' and status = 'PROCESSING'),
       (select array_agg(x order by x) from running), (select array_agg(f order by x) from running),
       (select array_agg(d order by x) from running)
     into v_pick, v_blocked_seqs, v_park, v_below, v_free, v_ready, v_due, v_held, v_end, v_left, v_due_end, v_due_left,
-      v_lo, v_hi, v_start, v_due_start, v_missed, next_watch, next_watch_from, next_watch_due_from
+      v_lo, v_hi, v_start, v_due_start, v_missed, held_rows, next_watch, next_watch_from, next_watch_due_from
     from chosen;
     -- A quarter, not half: one key with every second row would be met at the brink of a growth at each claim, and rows
     -- that may not be parked yet pile up in the grown window.
@@ -255,7 +258,7 @@ begin
     update {schema}.outbox_tasks t set status = 'PROCESSING', claim_token = p_token, updated_at = now()
     where ctid = any(v_pick) and status = 'PENDING'
     returning null::text, null::bigint, null::timestamptz, null::xid8[], null::bigint[], null::timestamptz[],
-      null::bigint, null::timestamptz, null::bigint,
+      null::bigint, null::timestamptz, null::bigint, null::bigint,
       seq, ctid, id, aggregate_type, aggregate_id, event_type, payload, payload_bytes, content_type, headers,
       destination, created_at, retry_count, max_retries, lost_count, 0::smallint,
       coalesce(seq = any(v_blocked_seqs), false);
@@ -265,4 +268,4 @@ begin
   end if;
 end $outbox$;
 revoke all on function {schema}.outbox_claim_v1(text, bigint, text, bigint, int, bigint, boolean, bigint, timestamptz,
-  xid8[], bigint[], timestamptz[], boolean) from public;
+  xid8[], bigint[], timestamptz[], boolean, int) from public;

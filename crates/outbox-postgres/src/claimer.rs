@@ -35,6 +35,8 @@ struct Memory {
     watch: Xids,
     watch_from: Seqs,
     watch_due_from: Timestamps,
+    /// Ready rows that the last scan met in flight, and those that it put there: the next scan meets them first.
+    held_rows: i64,
 }
 
 impl Memory {
@@ -45,6 +47,7 @@ impl Memory {
             watch: Xids::empty(),
             watch_from: Seqs::empty(),
             watch_due_from: Timestamps::empty(),
+            held_rows: 0,
         }
     }
 
@@ -59,6 +62,7 @@ impl Memory {
             watch: outcome.try_get_unchecked("next_watch")?,
             watch_from: outcome.try_get_unchecked("next_watch_from")?,
             watch_due_from: outcome.try_get_unchecked("next_watch_due_from")?,
+            held_rows: outcome.try_get::<Option<i64>, _>("held_rows")?.unwrap_or(0),
         }))
     }
 }
@@ -102,6 +106,11 @@ impl PostgresClaimer {
         if full || self.memory.from == 0 { &self.inner.slow } else { &self.inner.quick }
     }
 
+    /// How many ready rows to look at first: a batch beyond what is in flight where the scan starts.
+    fn window(&self, batch: i32) -> i32 {
+        i32::try_from(self.memory.held_rows.saturating_add(batch.into())).unwrap_or(i32::MAX)
+    }
+
     fn query(&self, token: i64, full: bool) -> Query<'_, Postgres, PgArguments> {
         let policy = &self.policy;
         let statements = &self.inner.statements;
@@ -109,12 +118,13 @@ impl PostgresClaimer {
             Ordering::Key => &statements.claim,
             Ordering::None => &statements.claim_unordered,
         };
+        let batch = i32::try_from(policy.batch.max(1)).unwrap_or(i32::MAX / 64).min(i32::MAX / 64);
         let query = sqlx::query(sql.clone())
             .bind(&policy.name)
             .bind(token)
             .bind(&self.inner.relay)
             .bind(millis(policy.lease))
-            .bind(i32::try_from(policy.batch.max(1)).unwrap_or(i32::MAX / 64).min(i32::MAX / 64))
+            .bind(batch)
             .bind(i64::try_from(policy.batch_bytes).unwrap_or(i64::MAX))
             .bind(full)
             .bind(self.memory.from)
@@ -123,7 +133,7 @@ impl PostgresClaimer {
             .bind(&self.memory.watch_from)
             .bind(&self.memory.watch_due_from);
         match policy.ordering {
-            Ordering::Key => query.bind(blocks_when_failed(policy)),
+            Ordering::Key => query.bind(blocks_when_failed(policy)).bind(self.window(batch)),
             Ordering::None => query,
         }
     }
@@ -132,7 +142,9 @@ impl PostgresClaimer {
         if answer.memory.is_some() && full {
             self.full_scan_at = Instant::now() + FULL_SCAN_EVERY.max(took * FULL_SCAN_SHARE);
         }
-        if let Some(memory) = answer.memory {
+        if let Some(mut memory) = answer.memory {
+            let taken = answer.claim.as_ref().map_or(0, |claim| claim.events.len());
+            memory.held_rows = memory.held_rows.saturating_add(i64::try_from(taken).unwrap_or(i64::MAX));
             self.memory = memory;
         }
         if answer.missed > 0 {

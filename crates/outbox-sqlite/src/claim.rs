@@ -178,7 +178,10 @@ fn limits(policy: &QueuePolicy) -> Limits {
 
 fn ordered(conn: &Connection, policy: &QueuePolicy, now: i64) -> Result<Found, Error> {
     let limits = limits(policy);
-    let mut windows = Windows::first(limits.rows);
+    let in_claims: u64 = conn
+        .prepare_cached(include_str!("sql/rows_in_claims.sql"))?
+        .query_row([&policy.name], |row| row.get(0))?;
+    let mut windows = Windows::first(limits.rows, in_claims);
     loop {
         let pass = Pass::new(conn, policy, now, windows)?;
         let ready_end = if pass.ready < windows.rows { i64::MAX } else { pass.last_ready };

@@ -98,9 +98,10 @@ pub(crate) struct Judged {
 const MOST_BATCHES: u64 = 64;
 
 impl Windows {
-    /// Where each claim begins.
-    pub(crate) fn first(limit: u64) -> Self {
-        Self { rows: limit, followers: (limit / 16).max(1) }
+    /// Where a claim begins: a batch beyond the rows in flight, which come first.
+    pub(crate) fn first(limit: u64, in_flight: u64) -> Self {
+        let rows = limit.saturating_add(in_flight).min(MOST_BATCHES * limit);
+        Self { rows, followers: (limit / 16).max(1) }
     }
 
     /// The next larger windows, or nothing when these will do: enough can be claimed, they are as large as they get,
@@ -331,8 +332,10 @@ mod tests {
 
     #[test]
     fn windows_grow_while_little_can_be_claimed_and_there_is_more() {
-        let first = Windows::first(500);
+        let first = Windows::first(500, 0);
         assert_eq!(first, Windows { rows: 500, followers: 31 });
+        assert_eq!(Windows::first(500, 800).rows, 1300);
+        assert_eq!(Windows::first(500, u64::MAX).rows, 64 * 500);
         let full = Seen { ready: 500, due: 0, more_followers: false, free: 124 };
         assert_eq!(first.grown(500, full), Some(Windows { rows: 2000, followers: 500 }));
         assert_eq!(first.grown(500, Seen { free: 125, ..full }), None);

@@ -122,7 +122,10 @@ async fn dropped_calls_leave_no_connection_behind() {
         for _ in 0..20 {
             let verdicts = published(&claim);
             let settle = store.settle(&policy, &claim, &verdicts);
-            assert!(tokio::time::timeout(Duration::from_millis(20), settle).await.is_err(), "it cannot get the row");
+            assert!(
+                tokio::time::timeout(Duration::from_millis(20), settle).await.is_err(),
+                "it cannot get the row"
+            );
             store.ping().await.expect("ping");
         }
         stranger.rollback().await;
@@ -146,7 +149,10 @@ async fn other_isolation_is_refused() {
         )
         .await;
         let refused = PostgresStore::connect(PostgresOptions::from_url(url).expect("url")).await.err();
-        assert!(matches!(&refused, Some(StoreError::Unfit(text)) if text.contains("READ COMMITTED")), "{refused:?}");
+        assert!(
+            matches!(&refused, Some(StoreError::Unfit(text)) if text.contains("READ COMMITTED")),
+            "{refused:?}"
+        );
     }
 }
 
@@ -162,7 +168,7 @@ async fn claims_are_hot_updates() {
         run(
             &mut transaction,
             "select count(*) from outbox_claim_v1('default', 1, 'r', 60000, 100, 1 << 24, false, 0, '-infinity', '{}', \
-             '{}', '{}', false)",
+             '{}', '{}', false, 100)",
         )
         .await;
         let updates: (i64, i64) = sqlx::query_as(
@@ -192,10 +198,12 @@ async fn safety_scan_counts_what_only_it_finds() {
                 ))
             };
             let mut transaction = db.begin().await.expect("begin");
-            let usual: (String, i64) = sqlx::query_as(missed(false)).fetch_one(&mut *transaction).await.expect("claim");
+            let usual: (String, i64) =
+                sqlx::query_as(missed(false)).fetch_one(&mut *transaction).await.expect("claim");
             transaction.rollback().await.expect("rollback");
             let mut transaction = db.begin().await.expect("begin");
-            let full: (String, i64) = sqlx::query_as(missed(true)).fetch_one(&mut *transaction).await.expect("claim");
+            let full: (String, i64) =
+                sqlx::query_as(missed(true)).fetch_one(&mut *transaction).await.expect("claim");
             transaction.rollback().await.expect("rollback");
             assert_eq!((usual, full), (("Rows".into(), 0), ("Rows".into(), 2)), "{ordering}");
         }
