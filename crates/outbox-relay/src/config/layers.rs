@@ -213,8 +213,14 @@ mod tests {
         ]);
         assert!(warnings.is_empty(), "{warnings:?}");
         assert_eq!(layer.get(&path("store.url")).and_then(Value::as_str), Some("12345"));
-        assert_eq!(layer.get(&path("queues.default.batch")).and_then(|v| v.to_u128()), Some(7));
-        assert_eq!(layer.get(&path("queues.default.retry.factor")).and_then(|v| v.to_f64()), Some(2.5));
+        assert_eq!(
+            layer.get(&path("queues.default.batch")).and_then(figment::value::Value::to_u128),
+            Some(7)
+        );
+        assert_eq!(
+            layer.get(&path("queues.default.retry.factor")).and_then(figment::value::Value::to_f64),
+            Some(2.5)
+        );
         assert_eq!(layer.get(&path("sinks.s.password")).and_then(Value::as_str), Some("12345"));
     }
 
