@@ -35,7 +35,7 @@ struct Memory {
     watch: Xids,
     watch_from: Seqs,
     watch_due_from: Timestamps,
-    /// Ready rows that the last scan met in flight, and those that it put there: the next scan meets them first.
+    /// About how many rows in flight the next scan meets first.
     held_rows: i64,
 }
 
@@ -143,8 +143,9 @@ impl PostgresClaimer {
             self.full_scan_at = Instant::now() + FULL_SCAN_EVERY.max(took * FULL_SCAN_SHARE);
         }
         if let Some(mut memory) = answer.memory {
+            // The larger, not the sum: by the next claim the batch before this one is settled as a rule.
             let taken = answer.claim.as_ref().map_or(0, |claim| claim.events.len());
-            memory.held_rows = memory.held_rows.saturating_add(i64::try_from(taken).unwrap_or(i64::MAX));
+            memory.held_rows = memory.held_rows.max(i64::try_from(taken).unwrap_or(i64::MAX));
             self.memory = memory;
         }
         if answer.missed > 0 {
