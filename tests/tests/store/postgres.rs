@@ -189,7 +189,7 @@ async fn safety_scan_counts_what_only_it_finds() {
         let h = PostgresHarness::new(server).await;
         insert(&h, &[row("A", "A1"), row("B", "B1"), row("C", "C1")]).await;
         let mut db = PgConnection::connect(h.url()).await.expect("connect");
-        for (ordering, tail) in [("", ", false"), ("_unordered", "")] {
+        for (ordering, tail) in [("", ", false, 100"), ("_unordered", "")] {
             let missed = |full: bool| {
                 AssertSqlSafe(format!(
                     "select outcome, missed from outbox_claim{ordering}_v1('default', {}, 'r', 60000, 100, 1 << 24, {full}, 3, \
