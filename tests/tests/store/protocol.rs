@@ -49,6 +49,7 @@ fn two_relays_and_writers_in_any_order() {
 fn larger_worlds_when_asked_for() {
     let Some(rows) = std::env::var("OUTBOX_TEST_PROTOCOL_ROWS").ok().and_then(|rows| rows.parse().ok())
     else {
+        outbox_tests::skip("set OUTBOX_TEST_PROTOCOL_ROWS to search further");
         return;
     };
     let max_states = 100_000_000;
