@@ -3,13 +3,28 @@
 pub mod batch;
 #[cfg(any(feature = "stdout", feature = "file"))]
 mod json_lines;
+#[cfg(any(feature = "http", feature = "kafka", feature = "nats", feature = "rabbitmq", feature = "redis"))]
+mod options;
+#[cfg(any(feature = "nats", feature = "rabbitmq", feature = "redis"))]
+mod reconnect;
 mod registry;
+pub mod secret;
 mod sink;
 
 #[cfg(feature = "file")]
 pub mod file;
+#[cfg(feature = "http")]
+pub mod http;
+#[cfg(feature = "kafka")]
+pub mod kafka;
+#[cfg(feature = "nats")]
+pub mod nats;
 #[cfg(feature = "null")]
 pub mod null;
+#[cfg(feature = "rabbitmq")]
+pub mod rabbitmq;
+#[cfg(feature = "redis")]
+pub mod redis;
 #[cfg(feature = "scripted")]
 pub mod scripted;
 #[cfg(feature = "stdout")]

@@ -72,6 +72,11 @@ registry! {
     Null, null, "null";
     Stdout, stdout, "stdout";
     File, file, "file";
+    Kafka, kafka, "kafka";
+    RabbitMq, rabbitmq, "rabbitmq";
+    Redis, redis, "redis";
+    Nats, nats, "nats";
+    Http, http, "http";
     Scripted, scripted, "scripted";
 }
 

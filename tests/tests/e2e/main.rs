@@ -3,6 +3,7 @@
 mod chaos;
 mod checker;
 mod operate;
+mod sinks;
 mod stage;
 mod writers;
 mod zombie;

@@ -1,14 +1,17 @@
 //! A database, a scripted sink outside the relays, and relay processes between them.
 
+use std::collections::HashMap;
 use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use outbox_schema::NewEvent;
 use outbox_tests::postgres;
 use outbox_tests::process::Relay;
 use sqlx::{AssertSqlSafe, Connection, PgConnection, SqliteConnection};
 use tempfile::TempDir;
+use uuid::Uuid;
 
 /// Which database a test plays on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,7 +97,7 @@ impl Stage {
     /// Runs a command to its end and returns what it printed; fails unless it succeeds.
     pub(crate) fn outbox(&self, arguments: &[&str]) -> Result<String> {
         let config = write_config(&self.directory, &self.url, &self.play, "command", "off")?;
-        let log = self.directory.path().join(format!("{}.log", uuid::Uuid::now_v7()));
+        let log = self.directory.path().join(format!("{}.log", Uuid::now_v7()));
         let mut command = Relay::start(&config, arguments, &log)?;
         ensure!(command.wait(Duration::from_secs(60))?.success(), "{arguments:?}: {}", command.log());
         Ok(command.log())
@@ -103,7 +106,7 @@ impl Stage {
     /// Inserts a row per (key, payload number), in order, each in a transaction of its own.
     pub(crate) async fn insert(&mut self, key: &str, count: u32) -> Result<()> {
         for n in 0..count {
-            let id = uuid::Uuid::now_v7();
+            let id = Uuid::now_v7();
             self.execute(&format!(
                 "INSERT INTO outbox_tasks (id, aggregate_type, aggregate_id, event_type, payload)
                  VALUES ('{id}', 'Order', '{key}', 'Changed', '{{\"n\": {n}}}')"
@@ -111,6 +114,33 @@ impl Stage {
             .await?;
         }
         Ok(())
+    }
+
+    /// Enqueues events in one transaction.
+    pub(crate) async fn enqueue(&mut self, events: Vec<NewEvent>) -> Result<()> {
+        match &mut self.database {
+            Database::Postgres(connection) => {
+                let mut tx = connection.begin().await?;
+                outbox_schema::enqueue_all(&mut *tx, events).await?;
+                tx.commit().await?;
+            }
+            Database::Sqlite(connection) => {
+                let mut tx = connection.begin().await?;
+                outbox_schema::enqueue_all(&mut *tx, events).await?;
+                tx.commit().await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The receipt of each row that has one.
+    pub(crate) async fn receipts(&mut self) -> Result<HashMap<Uuid, String>> {
+        let select = "SELECT CAST(id AS TEXT), receipt FROM outbox_tasks WHERE receipt IS NOT NULL";
+        let rows: Vec<(String, String)> = match &mut self.database {
+            Database::Postgres(connection) => sqlx::query_as(select).fetch_all(connection).await?,
+            Database::Sqlite(connection) => sqlx::query_as(select).fetch_all(connection).await?,
+        };
+        rows.into_iter().map(|(id, receipt)| Ok((id.parse()?, receipt))).collect()
     }
 
     /// Runs a statement.

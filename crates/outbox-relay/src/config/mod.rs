@@ -3,7 +3,6 @@
 mod error;
 mod keys;
 mod layers;
-mod secret;
 mod validate;
 
 use std::collections::BTreeMap;
@@ -20,7 +19,8 @@ use crate::settings::Backoff;
 use layers::{Layer, Origin};
 
 pub use error::ConfigError;
-pub use secret::SecretUrl;
+use outbox_sinks::secret;
+pub use outbox_sinks::secret::SecretUrl;
 pub use validate::{Engine, Settings, StoreSettings};
 
 /// The configuration as it is written, with defaults for what is not.

@@ -1,11 +1,42 @@
-//! Text that is shown without its password.
+//! Secrets, shown without what makes them secret.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize, Serializer};
 
 /// What stands for a secret wherever one is shown.
-pub(super) const HIDDEN: &str = "***";
+pub const HIDDEN: &str = "***";
+
+/// A password, key or token. Debug and Serialize show `***`.
+#[derive(Clone, PartialEq, Eq, Deserialize)]
+#[serde(transparent)]
+pub struct Secret(String);
+
+impl Secret {
+    /// Wraps a secret.
+    #[must_use]
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+
+    /// The secret itself: for the one who logs in with it, never for a log.
+    #[must_use]
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(HIDDEN)
+    }
+}
+
+impl Serialize for Secret {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(HIDDEN)
+    }
+}
 
 /// A URL that may hold a password. Debug, Display and Serialize show it with `***` in the password's place.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
@@ -45,12 +76,14 @@ impl Serialize for SecretUrl {
 }
 
 /// True for keys whose whole value is a secret.
-pub(super) fn is_secret_key(key: &str) -> bool {
+#[must_use]
+pub fn is_secret_key(key: &str) -> bool {
     !key.ends_with("_file") && ["password", "secret", "token"].iter().any(|word| key.contains(word))
 }
 
 /// The value of a key as it may be shown.
-pub(super) fn redact(key: &str, value: &str) -> String {
+#[must_use]
+pub fn redact(key: &str, value: &str) -> String {
     if is_secret_key(key) { HIDDEN.to_owned() } else { redact_url(value) }
 }
 
@@ -58,7 +91,8 @@ pub(super) fn redact(key: &str, value: &str) -> String {
 ///
 /// Takes the last `@` for the end of the user's part: a password with an unescaped `/`, `?` or `@` makes a broken URL,
 /// which is exactly the one that ends in an error message.
-pub(super) fn redact_url(text: &str) -> String {
+#[must_use]
+pub fn redact_url(text: &str) -> String {
     let Some((scheme, rest)) = text.split_once("://") else {
         return text.to_owned();
     };
@@ -110,6 +144,8 @@ mod tests {
     fn a_secret_url_is_never_debugged_whole() {
         let url = SecretUrl::new("postgres://u:hunter2@h/db");
         assert!(!format!("{url:?} {url} {}", serde_json::to_string(&url).unwrap()).contains("hunter2"));
+        let secret = Secret::new("hunter2");
+        assert!(!format!("{secret:?} {}", serde_json::to_string(&secret).unwrap()).contains("hunter2"));
     }
 
     #[test]

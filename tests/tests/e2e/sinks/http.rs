@@ -1,0 +1,1 @@
+//! The http sink against a real server.

@@ -1,0 +1,1 @@
+//! The kafka sink against a real server.

@@ -1,0 +1,1 @@
+//! The nats sink against a real server.

@@ -1,0 +1,1 @@
+//! The rabbitmq sink against a real server.

@@ -1,0 +1,1 @@
+//! The redis sink against a real server.
