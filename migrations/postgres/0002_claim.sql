@@ -25,7 +25,8 @@ create function {schema}.outbox_claim_v1(
   set work_mem = '32MB' -- RETURN QUERY would spill to disk beyond it
 as $outbox$
 declare
-  v_paused boolean; v_drawn bigint; v_window int := least(greatest(p_window, p_limit), 64 * p_limit); v_followers int := greatest(p_limit / 16, 1);
+  v_paused boolean; v_blocks boolean; v_drawn bigint; v_window int := least(greatest(p_window, p_limit), 64 * p_limit); v_followers int := greatest(p_limit / 16, 1);
+  v_most_parked int := greatest(p_limit / 2, 1);
   v_walk record; v_follow tid[]; v_more boolean; v_cleared boolean;
   v_key_at text[]; v_key_id text[]; v_key_busy boolean[]; v_key_waits boolean[];
   v_pick tid[]; v_park tid[]; v_below tid[]; v_blocked_seqs bigint[];
@@ -43,7 +44,9 @@ begin
   end if;
   if v_paused then outcome := 'Paused'; return next; return; end if;
 
-  loop -- every statement from here has a snapshot newer than the lock
+  -- Every statement from here has a snapshot newer than the lock, and only its holder makes or ends a block.
+  v_blocks := exists (select from {schema}.outbox_blocked_keys where queue = p_queue);
+  loop
     -- The walk over the followers of released keys.
     v_follow := '{}'; v_key_at := '{}'; v_key_id := '{}'; v_key_busy := '{}'; v_key_waits := '{}'; v_more := false;
     v_cleared := false;
@@ -137,14 +140,17 @@ begin
       select ctid cc, seq, aggregate_type a, aggregate_id i, status, lost_count,
         pg_column_size(payload) p1, pg_column_size(payload_bytes) p2, 'F'::"char" kind, null
       from {schema}.outbox_tasks where ctid = any(v_follow)),
-    in_flight as materialized (select distinct a, i from seen where status = 'PROCESSING'),
+    in_flight as materialized (select a, i from seen where status = 'PROCESSING'),
     walked as materialized (select * from unnest(v_key_at, v_key_id, v_key_busy, v_key_waits) u(a, i, busy, waits)),
-    judged as (
+    -- materialized: inlined, `free` is worked out once in each aggregate that filters by it
+    judged as materialized (
       select seen.*, b.hold_after, b.follow_from,
         -- waits for the head, or behind followers that wait; a row behind the last followers in flight is left as it is
         coalesce(seen.status = 'PENDING' and kind <> 'F' and seq > b.hold_after
           and (not b.released or coalesce(waits, true)), false) blocked,
-        seen.status = 'PENDING' and in_flight.a is null and (b.hold_after is null or kind = 'F' or seq <= b.hold_after)
+        -- in a list, so that it is looked up by hash: a join to it is planned for few rows, as a nested loop
+        seen.status = 'PENDING' and (seen.a, seen.i) not in (select a, i from in_flight)
+          and (b.hold_after is null or kind = 'F' or seq <= b.hold_after)
           and not coalesce(b.released and coalesce(busy, true), false)
           -- beyond the end of a ready window that was cut off an earlier row of the key may be ready, or in flight
           and (kind <> 'D' or seq <= (
@@ -152,16 +158,15 @@ begin
       from seen
       left join lateral (
         select * from {schema}.outbox_blocked_keys b
-        where b.queue = p_queue and b.aggregate_type = seen.a and b.aggregate_id = seen.i offset 0) b on true
-      left join walked on walked.a = seen.a and walked.i = seen.i
-      left join in_flight on in_flight.a = seen.a and in_flight.i = seen.i),
+        where v_blocks and b.queue = p_queue and b.aggregate_type = seen.a and b.aggregate_id = seen.i offset 0) b on true
+      left join walked on walked.a = seen.a and walked.i = seen.i),
     summed as (
       select *, count(*) filter (where blocked) over o blocked_n, count(*) filter (where free) over o free_n,
         sum(8 ^ least(lost_count, 7)) filter (where free) over o weight,
         sum(coalesce(p1, 0) + coalesce(p2, 0)) filter (where free) over o bytes
       from judged window o as (order by seq rows unbounded preceding)),
     chosen as (
-      select *, blocked and blocked_n <= greatest(p_limit / 2, 1) park,
+      select *, blocked and blocked_n <= v_most_parked park,
         free and (free_n = 1 or weight <= p_limit and bytes <= p_bytes) pick
       from summed)
     select array_agg(cc) filter (where pick), array_agg(seq) filter (where pick and hold_after is not null),
@@ -185,6 +190,8 @@ begin
     exit when v_free * 4 >= p_limit or v_window >= 64 * p_limit
       or v_ready < v_window and v_due < v_window and not (v_more and v_followers < p_limit);
     v_window := least(v_window * 4, 64 * p_limit); v_followers := p_limit;
+    -- A grown window meets more blocked rows than half a batch: what is not parked would lie in the way of each later claim.
+    v_most_parked := 4 * p_limit;
   end loop;
 
   next_watch := coalesce(next_watch, '{}');

@@ -185,7 +185,7 @@ fn ordered(conn: &Connection, policy: &QueuePolicy, now: i64) -> Result<Found, E
     loop {
         let pass = Pass::new(conn, policy, now, windows)?;
         let ready_end = if pass.ready < windows.rows { i64::MAX } else { pass.last_ready };
-        let judged = judge(&pass.candidates, &pass.states, ready_end, limits);
+        let judged = judge(&pass.candidates, &pass.states, ready_end, limits, windows.parked);
         let seen =
             Seen { ready: pass.ready, due: pass.due, more_followers: pass.more_followers, free: judged.free };
         if let Some(larger) = windows.grown(limits.rows, seen) {

@@ -61,6 +61,8 @@ pub(crate) struct Windows {
     pub(crate) rows: u64,
     /// Most followers.
     pub(crate) followers: u64,
+    /// Most rows parked.
+    pub(crate) parked: u64,
 }
 
 /// What a pass over the windows came to.
@@ -101,7 +103,7 @@ impl Windows {
     /// Where a claim begins: a batch beyond the rows in flight, which come first.
     pub(crate) fn first(limit: u64, in_flight: u64) -> Self {
         let rows = limit.saturating_add(in_flight).min(MOST_BATCHES * limit);
-        Self { rows, followers: (limit / 16).max(1) }
+        Self { rows, followers: (limit / 16).max(1), parked: (limit / 2).max(1) }
     }
 
     /// The next larger windows, or nothing when these will do: enough can be claimed, they are as large as they get,
@@ -114,18 +116,25 @@ impl Windows {
         if enough || self.rows >= MOST_BATCHES * limit || all_seen {
             return None;
         }
-        Some(Self { rows: (self.rows * 4).min(MOST_BATCHES * limit), followers: limit })
+        // A grown window meets more blocked rows than half a batch: what is not parked would lie in the way of each
+        // later claim.
+        Some(Self { rows: (self.rows * 4).min(MOST_BATCHES * limit), followers: limit, parked: 4 * limit })
     }
 }
 
 /// Judges the candidates, which are in seq order. `ready_end` is the last seq of a ready window that was cut off,
 /// `i64::MAX` of one that was not: a due row beyond it would overtake ready rows of its key that nobody has seen.
-pub(crate) fn judge(candidates: &[Candidate], keys: &[KeyState], ready_end: i64, limits: Limits) -> Judged {
+pub(crate) fn judge(
+    candidates: &[Candidate],
+    keys: &[KeyState],
+    ready_end: i64,
+    limits: Limits,
+    most_parked: u64,
+) -> Judged {
     let mut key_in_flight = vec![false; keys.len()];
     for row in candidates.iter().filter(|row| row.in_flight) {
         key_in_flight[row.key] = true;
     }
-    let most_parked = (limits.rows / 2).max(1);
     let mut judged = Judged { in_flight: candidates.iter().any(|row| row.in_flight), ..Judged::default() };
     let (mut weight, mut bytes) = (0, 0);
     for (index, row) in candidates.iter().enumerate() {
@@ -254,7 +263,7 @@ mod tests {
     }
 
     fn judged(candidates: &[Candidate], keys: &[KeyState]) -> Judged {
-        judge(candidates, keys, i64::MAX, LIMITS)
+        judge(candidates, keys, i64::MAX, LIMITS, 250)
     }
 
     #[test]
@@ -277,12 +286,10 @@ mod tests {
     }
 
     #[test]
-    fn at_most_half_a_batch_is_parked() {
+    fn only_so_many_are_parked() {
         let rows: Vec<_> = (6..20).map(|seq| row(seq, 0, Kind::Ready)).collect();
-        let limits = Limits { rows: 8, ..LIMITS };
-        assert_eq!(judge(&rows, &[held(5)], i64::MAX, limits).park, vec![0, 1, 2, 3]);
-        let limits = Limits { rows: 1, ..LIMITS };
-        assert_eq!(judge(&rows, &[held(5)], i64::MAX, limits).park, vec![0]);
+        assert_eq!(judge(&rows, &[held(5)], i64::MAX, LIMITS, 4).park, vec![0, 1, 2, 3]);
+        assert_eq!((Windows::first(8, 0).parked, Windows::first(1, 0).parked), (4, 1), "half a batch");
     }
 
     #[test]
@@ -305,8 +312,8 @@ mod tests {
     fn a_due_row_beyond_a_window_that_was_cut_off_is_no_candidate() {
         let rows = [row(1, 0, Kind::Ready), row(2, 0, Kind::Ready), row(8, 1, Kind::Due)];
         let keys = [KeyState::default(); 2];
-        assert_eq!(judge(&rows, &keys, 2, LIMITS).pick, vec![0, 1]);
-        assert_eq!(judge(&rows, &keys, i64::MAX, LIMITS).pick, vec![0, 1, 2]);
+        assert_eq!(judge(&rows, &keys, 2, LIMITS, 250).pick, vec![0, 1]);
+        assert_eq!(judge(&rows, &keys, i64::MAX, LIMITS, 250).pick, vec![0, 1, 2]);
     }
 
     #[test]
@@ -333,16 +340,16 @@ mod tests {
     #[test]
     fn windows_grow_while_little_can_be_claimed_and_there_is_more() {
         let first = Windows::first(500, 0);
-        assert_eq!(first, Windows { rows: 500, followers: 31 });
+        assert_eq!(first, Windows { rows: 500, followers: 31, parked: 250 });
         assert_eq!(Windows::first(500, 800).rows, 1300);
         assert_eq!(Windows::first(500, u64::MAX).rows, 64 * 500);
         let full = Seen { ready: 500, due: 0, more_followers: false, free: 124 };
-        assert_eq!(first.grown(500, full), Some(Windows { rows: 2000, followers: 500 }));
+        assert_eq!(first.grown(500, full), Some(Windows { rows: 2000, followers: 500, parked: 2000 }));
         assert_eq!(first.grown(500, Seen { free: 125, ..full }), None);
         assert_eq!(first.grown(500, Seen { ready: 499, ..full }), None);
         let followers = Seen { ready: 0, more_followers: true, ..full };
-        assert_eq!(first.grown(500, followers), Some(Windows { rows: 2000, followers: 500 }));
-        assert_eq!(Windows { rows: 2000, followers: 500 }.grown(500, followers), None);
+        assert_eq!(first.grown(500, followers), Some(Windows { rows: 2000, followers: 500, parked: 2000 }));
+        assert_eq!(Windows { rows: 2000, followers: 500, parked: 2000 }.grown(500, followers), None);
         let mut windows = first;
         while let Some(larger) =
             windows.grown(500, Seen { ready: u64::MAX, due: 0, more_followers: false, free: 0 })

@@ -14,9 +14,12 @@ const FIRST_BACKOFF: Duration = Duration::from_millis(1);
 /// … until this.
 const LONGEST_BACKOFF: Duration = Duration::from_millis(20);
 
-/// Between two write transactions while an application writes too. Without it an application's transaction waits
-/// 130 ms at p99, with it 7 ms.
-const PAUSE: Duration = Duration::from_millis(3);
+/// The shortest pause between two write transactions while an application writes too. It is as long as the last
+/// transaction took where that is longer: an application that found the lock taken looks again ever more rarely, and
+/// would miss short pauses between long transactions again and again.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(3);
+/// The longest one.
+const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 /// An application that has not committed for so long is not writing.
 const BESIDE_OTHERS: Duration = Duration::from_secs(1);
 
@@ -162,6 +165,7 @@ pub(crate) fn retried<T>(
 struct Pace {
     version: Option<i64>,
     others_committed: Option<Instant>,
+    last_began: Option<Instant>,
     last_ended: Option<Instant>,
 }
 
@@ -169,8 +173,11 @@ impl Pace {
     /// How long to wait before the next transaction.
     fn pause(&self, now: Instant) -> Duration {
         let beside_others = self.others_committed.is_some_and(|at| now.duration_since(at) < BESIDE_OTHERS);
-        match self.last_ended {
-            Some(ended) if beside_others => PAUSE.saturating_sub(now.duration_since(ended)),
+        match (self.last_began, self.last_ended) {
+            (Some(began), Some(ended)) if beside_others => {
+                let took = ended.duration_since(began);
+                took.clamp(SHORTEST_PAUSE, LONGEST_PAUSE).saturating_sub(now.duration_since(ended))
+            }
             _ => Duration::ZERO,
         }
     }
@@ -180,6 +187,7 @@ impl Pace {
             self.others_committed = Some(now);
         }
         self.version = Some(version);
+        self.last_began = Some(now);
     }
 
     fn ended(&mut self, now: Instant) {
@@ -203,9 +211,14 @@ mod tests {
         assert_eq!(pace.pause(start), Duration::ZERO, "alone");
         pace.began(2, start);
         pace.ended(start);
-        assert_eq!(pace.pause(start), PAUSE);
-        assert_eq!(pace.pause(start + Duration::from_millis(1)), PAUSE - Duration::from_millis(1));
-        assert_eq!(pace.pause(start + PAUSE), Duration::ZERO, "it has paused already");
+        assert_eq!(pace.pause(start), SHORTEST_PAUSE);
+        let ms = Duration::from_millis;
+        assert_eq!(pace.pause(start + ms(1)), SHORTEST_PAUSE - ms(1));
+        assert_eq!(pace.pause(start + SHORTEST_PAUSE), Duration::ZERO, "it has paused already");
+        pace.ended(start + ms(20));
+        assert_eq!(pace.pause(start + ms(25)), ms(15), "as long as the transaction took");
+        pace.ended(start + ms(700));
+        assert_eq!(pace.pause(start + ms(700)), LONGEST_PAUSE);
         let later = start + BESIDE_OTHERS;
         pace.began(2, later);
         pace.ended(later);
