@@ -11,7 +11,7 @@ create function {schema}.outbox_claim_unordered_v1(
     event_seq bigint, event_ctid tid, event_id uuid, event_aggregate_type text, event_aggregate_id text,
     event_event_type text, event_payload json, event_payload_bytes bytea, event_content_type text, event_headers json,
     event_destination text, event_created_at timestamptz, event_retry_count int, event_max_retries int,
-    event_lost_count int, event_priority smallint, event_key_has_block boolean)
+    event_lost_count int, event_priority smallint, event_is_hold boolean)
   language plpgsql
   set search_path = pg_catalog, pg_temp
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off

@@ -1,9 +1,10 @@
 -- Settles a claim: every row of it must be named. p_ok: published. p_back: released. p_bad with p_kind R (retry), H (hold)
--- or F (failed), its delay and error. p_key_has_block: the claim said so of one of its rows. p_gone: rows of the claim that
+-- or F (failed), its delay and error. p_has_hold: a block waits for one
+-- of its rows, as the claim said; followers that go out under a released block need no lock. p_gone: rows of the claim that
 -- the caller has looked for by id and that exist no more. Returns how many rows it settled, or -1 when the claim is gone:
 -- another owner has the rows.
 create function {schema}.outbox_settle_v1(
-    p_queue text, p_token bigint, p_ordered boolean, p_keep boolean, p_failed_blocks boolean, p_key_has_block boolean,
+    p_queue text, p_token bigint, p_ordered boolean, p_keep boolean, p_failed_blocks boolean, p_has_hold boolean,
     p_gone int, p_ok tid[], p_receipts text[], p_back tid[], p_bad tid[], p_kind text[], p_delay_ms bigint[], p_error text[])
   returns int language plpgsql
   set search_path = pg_catalog, pg_temp
@@ -17,10 +18,10 @@ begin
   delete from {schema}.outbox_claims where token = p_token returning task_count into v_tasks;
   if not found then return -1; end if;
 
-  if p_ordered and (p_key_has_block or p_bad <> '{}' or p_back <> '{}') then
+  if p_ordered and (p_has_hold or p_bad <> '{}' or p_back <> '{}') then
     perform from {schema}.outbox_queues where queue = p_queue for update;
   end if;
-  if p_ordered and (p_key_has_block or p_bad <> '{}') then
+  if p_ordered and (p_has_hold or p_bad <> '{}') then
     -- the head itself is done
     update {schema}.outbox_blocked_keys b set released = true
     from (

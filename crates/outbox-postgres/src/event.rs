@@ -27,7 +27,7 @@ pub(crate) fn read_event(row: &PgRow) -> Result<(i16, Event), sqlx::Error> {
         retry_count: count_at(row, FIRST + 12)?.unwrap_or(0),
         max_retries: count_at(row, FIRST + 13)?,
         lost_count: count_at(row, FIRST + 14)?.unwrap_or(0),
-        key_has_block: row.try_get_unchecked(FIRST + 16)?,
+        is_hold: row.try_get_unchecked(FIRST + 16)?,
     };
     Ok((row.try_get_unchecked(FIRST + 15)?, event))
 }

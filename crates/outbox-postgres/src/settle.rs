@@ -111,7 +111,7 @@ impl Inner {
             .bind(policy.ordering == Ordering::Key)
             .bind(keep)
             .bind(blocks_when_failed(policy))
-            .bind(claim.events.iter().any(|event| event.key_has_block))
+            .bind(claim.events.iter().any(|event| event.is_hold))
             .bind(sorted.gone)
             .bind(&sorted.published)
             .bind(if keep { &sorted.receipts } else { &no_receipts })

@@ -131,7 +131,7 @@ fn claim(conn: &Connection, policy: &QueuePolicy, relay: &str, sent_at: Instant)
 
 /// What a claim has decided on.
 struct Found {
-    /// Seq, and whether its key has a block; in the order of delivery.
+    /// Seq, and whether it is what its key's block waits for; in the order of delivery.
     picked: Vec<(i64, bool)>,
     /// The first and the last seq among the ready rows picked.
     ready_range: Option<(i64, i64)>,
@@ -160,10 +160,10 @@ fn take(conn: &Connection, token: i64, now: i64, picked: &[(i64, bool)]) -> Resu
     let mut read = conn.prepare_cached(include_str!("sql/event.sql"))?;
     let mut mark = conn.prepare_cached(include_str!("sql/claim_row.sql"))?;
     let mut events = Vec::with_capacity(picked.len());
-    for &(seq, key_has_block) in picked {
+    for &(seq, is_hold) in picked {
         let mut found = read.query([seq])?;
         let row = found.next()?.ok_or_else(|| Error::conflict(format!("row {seq} is gone")))?;
-        events.push(rows::event(row, seq, key_has_block)?);
+        events.push(rows::event(row, seq, is_hold)?);
         drop(found);
         if mark.execute([seq, token, now])? != 1 {
             return Err(Error::conflict(format!("row {seq} is not PENDING any more")));
@@ -196,8 +196,10 @@ fn ordered(conn: &Connection, policy: &QueuePolicy, now: i64) -> Result<Found, E
         let rows = || judged.pick.iter().map(|&index| &pass.candidates[index]);
         let ready = || rows().filter(|row| row.kind == Kind::Ready).map(|row| row.seq);
         let in_flight = judged.in_flight || pass.walked_any;
+        let is_hold =
+            |row: &Candidate| pass.states[row.key].block.is_some_and(|block| block.hold_after == row.seq);
         return Ok(Found {
-            picked: rows().map(|row| (row.seq, pass.states[row.key].block.is_some())).collect(),
+            picked: rows().map(|row| (row.seq, is_hold(row))).collect(),
             ready_range: ready().min().zip(ready().max()),
             // Released keys that had nothing to give may have taken the place of others: the next claim gets further.
             again: !judged.park.is_empty() || pass.cleared,

@@ -63,7 +63,7 @@ pub(crate) fn optional_text(row: &Row<'_>, column: usize) -> Result<Option<Strin
 }
 
 /// A row of `event.sql`. Whether text is JSON is left to [`classify`], which need not be in the transaction.
-pub(crate) fn event(row: &Row<'_>, seq: i64, key_has_block: bool) -> Result<Event, Error> {
+pub(crate) fn event(row: &Row<'_>, seq: i64, is_hold: bool) -> Result<Event, Error> {
     let payload = match row.get_ref(4)? {
         ValueRef::Text(text) => Payload::Text(Bytes::copy_from_slice(text)),
         ValueRef::Blob(blob) => Payload::Binary(Bytes::copy_from_slice(blob)),
@@ -84,7 +84,7 @@ pub(crate) fn event(row: &Row<'_>, seq: i64, key_has_block: bool) -> Result<Even
         retry_count: count(row.get(9)?),
         max_retries: row.get::<_, Option<i64>>(10)?.map(count),
         lost_count: count(row.get(11)?),
-        key_has_block,
+        is_hold,
     })
 }
 

@@ -87,6 +87,6 @@ pub struct Event {
     pub max_retries: Option<u32>,
     /// Claims holding the row whose lease ran out.
     pub lost_count: u32,
-    /// The row's key had a block when it was claimed: settling it may release followers.
-    pub key_has_block: bool,
+    /// The row is what its key's block waits for: settling it may release followers.
+    pub is_hold: bool,
 }

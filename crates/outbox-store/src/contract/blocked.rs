@@ -20,7 +20,7 @@ pub async fn retry_holds_the_key_and_nothing_else(h: &dyn Harness) {
     let seqs = insert(h, &[row("A", "A1"), row("A", "A2"), row("B", "B1")]).await;
     let mut relay = Relay::new(h, 10).await;
     let claim = relay.expect(&["A1", "A2", "B1"]).await;
-    assert!(claim.events.iter().all(|event| !event.key_has_block));
+    assert!(claim.events.iter().all(|event| !event.is_hold));
     relay.settle(&claim, &[retry(), release(), published()]).await;
     insert(h, &[row("A", "A3"), row("B", "B2")]).await;
     let claim = relay.expect(&["B2"]).await;
@@ -52,7 +52,7 @@ pub async fn delivered_head_lets_followers_out(h: &dyn Harness) {
     relay.expect_empty().await;
     h.make_due(&[]).await;
     let claim = relay.expect(&["A1"]).await;
-    assert!(claim.events[0].key_has_block, "the settle must know that it may release followers");
+    assert!(claim.events[0].is_hold, "the settle must know that it may release followers");
     assert_eq!(claim.events[0].retry_count, 1);
     relay.expect_held_or_empty().await;
     relay.publish(&claim).await;
@@ -180,10 +180,26 @@ pub async fn follower_becomes_the_next_head(h: &dyn Harness) {
     assert_eq!(h.blocks().await, [block("A", seqs[1], false)]);
     h.make_due(&[]).await;
     followers = relay.expect(&["A2"]).await;
-    assert!(followers.events[0].key_has_block);
+    assert!(followers.events[0].is_hold);
     relay.publish(&followers).await;
     assert_eq!(relay.drain().await, ["A3"]);
     assert_eq!(h.blocks().await, []);
+}
+
+/// More blocked keys than a claim looks up at once.
+pub async fn many_blocked_keys_hold_their_rows(h: &dyn Harness) {
+    let keys: Vec<String> = (0..150).map(|n| format!("blocked{n}")).collect();
+    for key in &keys {
+        h.put_block(key, 0, false).await;
+    }
+    let rows: Vec<_> = keys.iter().map(|key| row(key, key)).chain([row("A", "A1"), row("B", "B1")]).collect();
+    insert(h, &rows).await;
+    let mut relay = Relay::new(h, 200).await;
+    let claim = relay.expect(&["A1", "B1"]).await;
+    relay.publish(&claim).await;
+    // Blocks without a head are never let out: what is parked stays.
+    assert!(h.rows().await.iter().all(|row| row.label.len() == 2 || row.status == "PENDING"));
+    assert_eq!(h.blocks().await.len(), keys.len());
 }
 
 /// The walk over a released key's followers stops at a row that is itself being retried and makes it the hold.

@@ -130,6 +130,7 @@ macro_rules! for_each_case {
         $each!(blocked, many_followers_through_several_retries);
         $each!(blocked, new_rows_queue_up_behind_released_followers);
         $each!(blocked, follower_becomes_the_next_head);
+        $each!(blocked, many_blocked_keys_hold_their_rows);
         $each!(blocked, walk_stops_at_the_next_head);
         $each!(blocked, exhausted_keys_hide_no_followers);
         $each!(blocked, next_head_in_flight_keeps_the_key_busy);

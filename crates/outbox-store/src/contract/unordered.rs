@@ -40,7 +40,7 @@ pub async fn retry_holds_nothing_back(h: &dyn Harness) {
     assert_eq!(h.blocks().await, []);
     h.make_due(&[]).await;
     let claim = relay.expect(&["A1"]).await;
-    assert_eq!((claim.events[0].retry_count, claim.events[0].key_has_block), (1, false));
+    assert_eq!((claim.events[0].retry_count, claim.events[0].is_hold), (1, false));
     relay.publish(&claim).await;
     relay.expect_empty().await;
 }
