@@ -32,3 +32,11 @@ pub mod stdout;
 
 pub use registry::{NotInThisBuild, SinkConfig, build};
 pub use sink::{Answer, Cause, Message, Refusal, Sink};
+
+/// Makes *ring* the process's provider of cryptography, for all sinks that speak TLS. Comes before the first sink is
+/// built, first thing in `main`; a provider that is installed already stays.
+pub fn install_crypto_provider() {
+    // Refused only when there is one.
+    #[cfg(any(feature = "http", feature = "nats", feature = "rabbitmq", feature = "redis"))]
+    let _ = rustls::crypto::ring::default_provider().install_default();
+}
