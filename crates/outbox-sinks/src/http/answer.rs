@@ -33,7 +33,12 @@ fn blame(status: StatusCode) -> Blame {
 }
 
 /// The answer that a response makes. `now` is used only where the response does not say what time it is.
-pub(super) fn to_response(status: StatusCode, headers: &HeaderMap, now: OffsetDateTime) -> Answer {
+pub(super) fn to_response(
+    status: StatusCode,
+    headers: &HeaderMap,
+    destination: Option<&str>,
+    now: OffsetDateTime,
+) -> Answer {
     if status.is_success() {
         return Answer::Acked { receipt: Some(status.as_str().to_owned()) };
     }
@@ -42,7 +47,10 @@ pub(super) fn to_response(status: StatusCode, headers: &HeaderMap, now: OffsetDa
         // As good as silence: the event may have been taken in, and whose fault it is the others show.
         Blame::SeenByTheOthers => (Cause::Unclear, true),
     };
-    let error = format!("{}{}", named(status), hint(status));
+    let mut error = format!("{}{}", named(status), hint(status));
+    if let (Cause::Destination, Some(destination)) = (cause, destination) {
+        error = format!("{error}; the destination is {destination:?}");
+    }
     Answer::Refused(Refusal { cause, error, retry_after: retry_after(headers, now), silent })
 }
 
@@ -125,7 +133,7 @@ fn hint(status: StatusCode) -> &'static str {
     match status.as_u16() {
         300..=399 => ": redirects are not followed; set `url` to where it leads",
         401 | 403 | 407 => ": check the credentials",
-        404 | 405 => ": check `url` and the destination",
+        404 | 405 => ": check `url` and the event's destination",
         _ => "",
     }
 }
@@ -150,7 +158,12 @@ mod tests {
             .iter()
             .map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap()))
             .collect::<HeaderMap>();
-        match to_response(StatusCode::from_u16(status).unwrap(), &headers, OffsetDateTime::UNIX_EPOCH) {
+        match to_response(
+            StatusCode::from_u16(status).unwrap(),
+            &headers,
+            Some("o\"x"),
+            OffsetDateTime::UNIX_EPOCH,
+        ) {
             Answer::Refused(refusal) => refusal,
             other => panic!("{status}: {other:?}"),
         }
@@ -169,12 +182,15 @@ mod tests {
                 let refusal = answered(*status, &[]);
                 assert_eq!((refusal.cause, refusal.silent), (cause, silent), "{status}");
                 assert!(refusal.error.starts_with(&format!("HTTP {status}")), "{}", refusal.error);
+                let names_it = refusal.error.ends_with("the destination is \"o\\\"x\"");
+                assert_eq!(names_it, cause == Cause::Destination, "{}", refusal.error);
             }
         }
         for status in [200, 201, 202, 204, 299] {
             let answer = to_response(
                 StatusCode::from_u16(status).unwrap(),
                 &HeaderMap::new(),
+                None,
                 OffsetDateTime::UNIX_EPOCH,
             );
             assert_eq!(answer, Answer::Acked { receipt: Some(status.to_string()) });

@@ -116,8 +116,9 @@ impl Http {
             Err(_) => answer::no_answer_within(self.request_timeout),
             Ok(Err(error)) => answer::without_response(&self.endpoint.origin, &error),
             Ok(Ok(response)) => {
-                let answer =
-                    answer::to_response(response.status(), response.headers(), OffsetDateTime::now_utc());
+                let (status, headers) = (response.status(), response.headers());
+                let destination = message.destination.as_deref();
+                let answer = answer::to_response(status, headers, destination, OffsetDateTime::now_utc());
                 drain(response, deadline).await;
                 answer
             }

@@ -4,7 +4,9 @@ use std::borrow::Cow;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, USER_AGENT};
+use reqwest::header::{
+    AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, USER_AGENT,
+};
 use reqwest::{Method, Request, Url};
 use time::OffsetDateTime;
 
@@ -106,6 +108,10 @@ impl Template {
         }
         headers.insert(WEBHOOK_ID, value(&WEBHOOK_ID, &id)?);
         headers.insert(WEBHOOK_TIMESTAMP, timestamp.into());
+        if body.is_empty() {
+            // Left to itself the client says nothing, and some receivers answer 411 to that.
+            headers.insert(CONTENT_LENGTH, 0.into());
+        }
         *request.body_mut() = Some(body.into());
         Ok(request)
     }

@@ -88,9 +88,8 @@ async fn an_answer_as_good_as_silence_is_judged_by_what_was_sent_later_to_its_pl
     let events = [event(1, "a", "1"), event(2, "b", "1"), event(3, "c", "1"), event(4, "d", "1")];
     let mut batch = messages(&events);
     batch[3].destination = Some("there".into());
-    let doubtful = |cause, silent| {
-        Answer::Refused(Refusal { cause, error: "500".into(), retry_after: None, silent })
-    };
+    let doubtful =
+        |cause, silent| Answer::Refused(Refusal { cause, error: "500".into(), retry_after: None, silent });
     let send = |seq: i64| match seq {
         1 | 3 => doubtful(Cause::Unclear, true),
         _ => acked(),
