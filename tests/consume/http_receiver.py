@@ -110,6 +110,9 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
 
+    def handle_error(self, request, client_address):
+        print(f"http_receiver: {sys.exc_info()[1]}", file=sys.stderr)
+
 
 def main():
     server = Server(("127.0.0.1", PORT), Receiver)

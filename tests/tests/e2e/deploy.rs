@@ -6,8 +6,8 @@ use std::process::{Command, Output};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use outbox_tests::brokers::{free_port, wait_for_port};
-use outbox_tests::process::{Relay, outbox_bin};
+use outbox_tests::brokers::free_port;
+use outbox_tests::process::{Relay, outbox_bin, wait_until};
 use tempfile::TempDir;
 
 use crate::stage::{Engine, Stage};
@@ -114,8 +114,7 @@ async fn the_image_s_healthcheck_tells_a_relay_that_lives() -> Result<()> {
     };
     ensure!(!healthy()?, "healthy, though nothing runs");
     let mut relay = stage.relay_listening("relay", &format!("127.0.0.1:{port}"))?;
-    wait_for_port(port, SOON)?;
-    ensure!(healthy()?, "not healthy: {}", relay.log());
+    wait_until("a healthy relay", SOON, || healthy().unwrap_or(false))?;
     relay.kill();
     ensure!(!healthy()?, "healthy, though it was killed");
     Ok(())
