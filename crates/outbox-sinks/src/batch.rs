@@ -2,13 +2,14 @@
 
 use std::collections::HashMap;
 use std::future::Future;
+use std::hash::Hash;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::time::{Instant, timeout_at};
 
-use crate::{Answer, Cause, Message};
+use crate::{Answer, Cause, Message, Refusal};
 
 /// Sends a batch with at most one message of a key in flight and at most `concurrency` in all.
 ///
@@ -22,6 +23,26 @@ pub async fn publish_keyed<'m, F, Fut>(
     send: F,
 ) -> Vec<Answer>
 where
+    F: Fn(&'m Message<'m>) -> Fut,
+    Fut: Future<Output = Answer>,
+{
+    let place = |message: &'m Message<'m>| message.destination.as_deref();
+    publish_keyed_to(batch, deadline, concurrency, place, send).await
+}
+
+/// The same, where `place` says which messages go to the same place.
+///
+/// A refusal that is both silent and unclear is judged like silence, its text kept: it stays unclear only when a later
+/// send to the same place was acknowledged, and is the sink's fault otherwise.
+pub async fn publish_keyed_to<'m, P, F, Fut>(
+    batch: &'m [Message<'m>],
+    deadline: Instant,
+    concurrency: usize,
+    place: impl Fn(&'m Message<'m>) -> P,
+    send: F,
+) -> Vec<Answer>
+where
+    P: Eq + Hash,
     F: Fn(&'m Message<'m>) -> Fut,
     Fut: Future<Output = Answer>,
 {
@@ -41,7 +62,8 @@ where
             running.push(send_run(batch, run, deadline, &clock, &send));
         }
     }
-    answers(batch, fates)
+    let places = batch.iter().map(place).collect();
+    answers(places, fates)
 }
 
 /// Whose fault silence is, given when the message was sent and when the last acknowledged one to the same place was.
@@ -55,8 +77,15 @@ pub fn silence_cause(sent: u64, last_acked_at_same_place: Option<u64>) -> Cause 
 
 enum Fate {
     Unsent,
-    Answered { sent: u64, answer: Answer },
-    Silent { sent: u64 },
+    Answered {
+        sent: u64,
+        answer: Answer,
+    },
+    /// Whose fault it is shows only in what became of the others.
+    Silent {
+        sent: u64,
+        refusal: Refusal,
+    },
 }
 
 /// Indices into the batch, one list a key, in the batch's order; lists in the order of their first message.
@@ -92,8 +121,11 @@ where
         }
         let sent = clock.fetch_add(1, Ordering::Relaxed);
         let fate = match timeout_at(deadline, send(&batch[index])).await {
+            Ok(Answer::Refused(refusal)) if refusal.silent && refusal.cause == Cause::Unclear => {
+                Fate::Silent { sent, refusal }
+            }
             Ok(answer) => Fate::Answered { sent, answer },
-            Err(_) => Fate::Silent { sent },
+            Err(_) => Fate::Silent { sent, refusal: Refusal::silence(Cause::Unclear) },
         };
         let acked = matches!(&fate, Fate::Answered { answer: Answer::Acked { .. }, .. });
         fates.push((index, fate));
@@ -104,21 +136,21 @@ where
     fates
 }
 
-fn answers(batch: &[Message<'_>], fates: Vec<Fate>) -> Vec<Answer> {
-    let mut last_acked: HashMap<Option<&str>, u64> = HashMap::new();
-    for (message, fate) in batch.iter().zip(&fates) {
+fn answers<P: Eq + Hash>(places: Vec<P>, fates: Vec<Fate>) -> Vec<Answer> {
+    let mut last_acked: HashMap<&P, u64> = HashMap::new();
+    for (place, fate) in places.iter().zip(&fates) {
         if let Fate::Answered { sent, answer: Answer::Acked { .. } } = fate {
-            let last = last_acked.entry(message.destination.as_deref()).or_default();
+            let last = last_acked.entry(place).or_default();
             *last = (*last).max(*sent);
         }
     }
-    let answer = |(message, fate): (&Message<'_>, Fate)| match fate {
+    let answer = |(place, fate): (&P, Fate)| match fate {
         Fate::Unsent => Answer::Unsent,
         Fate::Answered { answer, .. } => answer,
-        Fate::Silent { sent } => {
-            let last = last_acked.get(&message.destination.as_deref()).copied();
-            Answer::silence(silence_cause(sent, last))
+        Fate::Silent { sent, refusal } => {
+            let cause = silence_cause(sent, last_acked.get(place).copied());
+            Answer::Refused(Refusal { cause, ..refusal })
         }
     };
-    batch.iter().zip(fates).map(answer).collect()
+    places.iter().zip(fates).map(answer).collect()
 }

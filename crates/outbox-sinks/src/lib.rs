@@ -4,6 +4,7 @@ pub mod batch;
 #[cfg(any(feature = "stdout", feature = "file"))]
 mod json_lines;
 #[cfg(any(feature = "http", feature = "kafka", feature = "nats", feature = "rabbitmq", feature = "redis"))]
+#[allow(dead_code, reason = "no sink uses all of it, and a build may have one sink")]
 mod options;
 #[cfg(any(feature = "nats", feature = "rabbitmq", feature = "redis"))]
 mod reconnect;
@@ -32,3 +33,11 @@ pub mod stdout;
 
 pub use registry::{NotInThisBuild, SinkConfig, build};
 pub use sink::{Answer, Cause, Message, Refusal, Sink};
+
+/// Makes *ring* the process's provider of cryptography, for all sinks that speak TLS. Comes before the first sink is
+/// built, first thing in `main`; a provider that is installed already stays.
+pub fn install_crypto_provider() {
+    // Refused only when there is one.
+    #[cfg(any(feature = "http", feature = "nats", feature = "rabbitmq", feature = "redis"))]
+    let _ = rustls::crypto::ring::default_provider().install_default();
+}

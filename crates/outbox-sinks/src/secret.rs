@@ -7,6 +7,9 @@ use serde::{Deserialize, Serialize, Serializer};
 /// What stands for a secret wherever one is shown.
 pub const HIDDEN: &str = "***";
 
+/// What secrets in the query of a URL are called as well.
+const SECRET_PARAMETERS: [&str; 5] = ["api_key", "apikey", "key", "sig", "signature"];
+
 /// A password, key or token. Debug and Serialize show `***`.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(transparent)]
@@ -110,8 +113,9 @@ fn redact_query(rest: &str) -> String {
     let Some((path, query)) = rest.split_once('?') else {
         return rest.to_owned();
     };
+    let is_secret = |key: &str| is_secret_key(key) || SECRET_PARAMETERS.contains(&key);
     let shown = query.split('&').map(|pair| match pair.split_once('=') {
-        Some((key, _)) if is_secret_key(&key.to_ascii_lowercase()) => format!("{key}={HIDDEN}"),
+        Some((key, _)) if is_secret(&key.to_ascii_lowercase()) => format!("{key}={HIDDEN}"),
         _ => pair.to_owned(),
     });
     format!("{path}?{}", shown.collect::<Vec<_>>().join("&"))
@@ -131,6 +135,7 @@ mod tests {
                 "postgres:///db?host=/run&user=x&password=hunter2",
                 "postgres:///db?host=/run&user=x&password=***",
             ),
+            ("https://h/hook?room=7&key=hunter2&sig=x", "https://h/hook?room=7&key=***&sig=***"),
             ("postgres://u@h/db?sslmode=disable", "postgres://u@h/db?sslmode=disable"),
             ("sqlite:///home/a@b/outbox.db", "sqlite:///home/a@b/outbox.db"),
             ("sqlite://outbox.db", "sqlite://outbox.db"),

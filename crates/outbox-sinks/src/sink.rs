@@ -60,6 +60,14 @@ pub struct Refusal {
     pub silent: bool,
 }
 
+impl Refusal {
+    /// No answer before the deadline.
+    pub(crate) fn silence(cause: Cause) -> Self {
+        let error = "no answer before the deadline".to_owned();
+        Self { cause, error, retry_after: None, silent: true }
+    }
+}
+
 /// What became of one message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
@@ -84,8 +92,7 @@ impl Answer {
     /// No answer before the deadline. The cause is for [`crate::batch::silence_cause`] to say.
     #[must_use]
     pub fn silence(cause: Cause) -> Self {
-        let error = "no answer before the deadline".to_owned();
-        Self::Refused(Refusal { cause, error, retry_after: None, silent: true })
+        Self::Refused(Refusal::silence(cause))
     }
 
     /// Whether it was durably accepted.

@@ -2,6 +2,7 @@
 
 mod chaos;
 mod checker;
+mod deploy;
 mod operate;
 mod sinks;
 mod stage;

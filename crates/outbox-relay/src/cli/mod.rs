@@ -73,6 +73,7 @@ impl From<StoreError> for Failure {
 /// Parses the command line, does what it says, and says how it ended.
 #[must_use]
 pub fn main() -> ExitCode {
+    outbox_sinks::install_crypto_provider();
     let cli = Cli::parse();
     logging::init(cli.log, level(&cli.command));
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {

@@ -261,6 +261,10 @@ impl Loaded {
             path.push(name.clone());
             match value {
                 serde_json::Value::Object(inner) => self.flatten(inner, path, entries),
+                // Headers of a sink are credentials as often as not, whatever they are called.
+                serde_json::Value::String(_) if path.len() == 4 && path[2] == "headers" => {
+                    entries.push(self.entry(path, secret::HIDDEN.to_owned()));
+                }
                 serde_json::Value::String(text) => {
                     entries.push(self.entry(path, secret::redact(name, text)));
                 }

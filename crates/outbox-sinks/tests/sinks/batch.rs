@@ -4,8 +4,8 @@ use std::collections::HashSet;
 use std::sync::Mutex;
 
 use crate::common::{event, messages};
-use outbox_sinks::batch::{publish_keyed, silence_cause};
-use outbox_sinks::{Answer, Cause};
+use outbox_sinks::batch::{publish_keyed, publish_keyed_to, silence_cause};
+use outbox_sinks::{Answer, Cause, Refusal};
 use tokio::time::{Duration, Instant, sleep};
 
 fn acked() -> Answer {
@@ -81,6 +81,31 @@ async fn nothing_is_sent_after_the_deadline_and_silence_is_told_apart() {
             .iter()
             .all(|one| *one == Answer::Unsent)
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_as_good_as_silence_is_judged_by_what_was_sent_later_to_its_place() {
+    let events = [event(1, "a", "1"), event(2, "b", "1"), event(3, "c", "1"), event(4, "d", "1")];
+    let mut batch = messages(&events);
+    batch[3].destination = Some("there".into());
+    let doubtful =
+        |cause, silent| Answer::Refused(Refusal { cause, error: "500".into(), retry_after: None, silent });
+    let send = |seq: i64| match seq {
+        1 | 3 => doubtful(Cause::Unclear, true),
+        _ => acked(),
+    };
+    let soon = Instant::now() + Duration::from_secs(60);
+    let answers = publish_keyed(&batch, soon, 1, |message| async { send(message.event.seq) }).await;
+    let (unclear, down) = (doubtful(Cause::Unclear, true), doubtful(Cause::Sink, true));
+    assert_eq!(answers, [unclear.clone(), acked(), down.clone(), acked()]);
+    let one_place = |_: &_| ();
+    let answers =
+        publish_keyed_to(&batch, soon, 1, one_place, |message| async { send(message.event.seq) }).await;
+    assert_eq!(answers, [unclear.clone(), acked(), unclear, acked()]);
+    let sure = publish_keyed(&batch[..2], soon, 1, |message| async move {
+        if message.event.seq == 1 { doubtful(Cause::Sink, true) } else { acked() }
+    });
+    assert_eq!(sure.await, [down, acked()], "who is sure is not judged");
 }
 
 #[test]
