@@ -8,7 +8,9 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use ::redis::aio::MultiplexedConnection;
-use ::redis::{AsyncConnectionConfig, Client, Pipeline, RedisError, RedisResult, Value, cmd, pipe};
+use ::redis::{
+    AsyncConnectionConfig, Client, ErrorKind, Pipeline, RedisError, RedisResult, Value, cmd, pipe,
+};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::refusal;
@@ -190,6 +192,10 @@ impl Requirement {
 pub(super) fn describe(error: &RedisError) -> String {
     match ::redis::ServerError::try_from(error.clone()) {
         Ok(error) => refusal::text(&error),
+        Err(error) if error.kind() == ErrorKind::AuthenticationFailed => match error.detail() {
+            Some(detail) => format!("the login was refused: {detail}"),
+            None => "the login was refused: user or password is wrong".to_owned(),
+        },
         Err(error) => error.detail().map_or_else(|| error.to_string(), str::to_owned),
     }
 }
