@@ -5,6 +5,8 @@ pub mod batch;
 mod json_lines;
 #[cfg(any(feature = "http", feature = "kafka", feature = "nats", feature = "rabbitmq", feature = "redis"))]
 mod options;
+#[cfg(any(feature = "nats", feature = "redis"))]
+mod pool;
 #[cfg(any(feature = "nats", feature = "rabbitmq", feature = "redis"))]
 mod reconnect;
 mod registry;

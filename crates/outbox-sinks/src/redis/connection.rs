@@ -1,29 +1,13 @@
-//! Connections, each lent to one batch at a time.
-//!
-//! A connection that is not given back is closed, and with it goes whatever was still to be written: that is how a
-//! batch whose future is dropped, or whose deadline has come, leaves nothing queued.
-
-use std::fmt;
-use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+//! A connection to a server, and what it must be able to do.
 
 use ::redis::aio::MultiplexedConnection;
 use ::redis::{
     AsyncConnectionConfig, Client, ErrorKind, Pipeline, RedisError, RedisResult, Value, cmd, pipe,
 };
-use tokio::time::{Instant, sleep_until, timeout_at};
+use async_trait::async_trait;
 
 use super::refusal;
-use crate::reconnect::Backoff;
-
-/// Idle connections that are kept.
-const MOST_IDLE: usize = 8;
-
-/// After so long an idle connection is asked whether it still is one.
-const FRESH: Duration = Duration::from_secs(1);
-
-/// Longest time for one attempt to connect.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+use crate::pool::{self, Connector};
 
 /// Commands that wait for the writer of a connection.
 const QUEUE: usize = 256;
@@ -42,78 +26,29 @@ pub(super) struct Requirement {
     pub(super) instead: &'static str,
 }
 
-/// All connections to one server.
-pub(super) struct Pool {
-    client: Client,
-    requirements: Vec<Requirement>,
-    state: Mutex<State>,
+/// How to connect.
+pub(super) struct Server {
+    pub(super) client: Client,
+    pub(super) requirements: Vec<Requirement>,
 }
 
-#[derive(Default)]
-struct State {
-    idle: Vec<(Connection, Instant)>,
-    backoff: Backoff,
-}
-
-struct Connection {
+/// One connection.
+pub(super) struct Connection {
     commands: MultiplexedConnection,
     /// The longest string that the server takes, in bytes.
-    max_value: u64,
+    pub(super) max_value: u64,
 }
 
 /// A connection for one batch.
-pub(super) struct Lease<'p> {
-    pool: &'p Pool,
-    connection: Connection,
-}
+pub(super) type Lease<'p> = pool::Lease<'p, Server>;
 
-impl Pool {
-    pub(super) fn new(client: Client, requirements: Vec<Requirement>) -> Self {
-        Self { client, requirements, state: Mutex::default() }
-    }
-
-    fn state<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
-        change(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
-    }
+#[async_trait]
+impl Connector for Server {
+    type Connection = Connection;
 
     /// Host and port, or the socket's path.
-    pub(super) fn address(&self) -> String {
+    fn address(&self) -> String {
         self.client.get_connection_info().addr().to_string()
-    }
-
-    /// Closes what is idle.
-    pub(super) fn clear(&self) {
-        self.state(|state| state.idle.clear());
-    }
-
-    /// An idle connection that answers, or a new one. After a failure the next attempt waits for its time.
-    ///
-    /// # Errors
-    /// One line: why there is none before the deadline.
-    pub(super) async fn lease(&self, deadline: Instant) -> Result<Lease<'_>, String> {
-        while let Some((mut connection, since)) = self.state(|state| state.idle.pop()) {
-            if since.elapsed() < FRESH || connection.answers(deadline.min(Instant::now() + FRESH)).await {
-                return Ok(Lease { pool: self, connection });
-            }
-        }
-        let late = || format!("{}: no connection before the deadline", self.address());
-        if let Some(at) = self.state(|state| state.backoff.not_before()) {
-            if at >= deadline {
-                sleep_until(deadline).await;
-                return Err(late());
-            }
-            sleep_until(at).await;
-        }
-        let connected = timeout_at(deadline.min(Instant::now() + CONNECT_TIMEOUT), self.connect()).await;
-        self.state(|state| match &connected {
-            Ok(Ok(_)) => state.backoff.succeeded(),
-            _ => state.backoff.failed(),
-        });
-        let connection = connected.map_err(|_| late())?;
-        Ok(Lease {
-            pool: self,
-            connection: connection.map_err(|error| format!("{}: {error}", self.address()))?,
-        })
     }
 
     async fn connect(&self) -> Result<Connection, String> {
@@ -139,36 +74,19 @@ impl Pool {
         let limit = answers.get(1).and_then(setting_of).and_then(|text| text.parse().ok());
         Ok(Connection { commands, max_value: limit.unwrap_or(MAX_BULK_LENGTH) })
     }
-}
 
-impl Connection {
-    async fn answers(&mut self, deadline: Instant) -> bool {
-        let ping = cmd("PING");
-        matches!(timeout_at(deadline, self.commands.send_packed_command(&ping)).await, Ok(Ok(_)))
+    async fn is_alive(&self, connection: &mut Connection) -> bool {
+        connection.commands.send_packed_command(&cmd("PING")).await.is_ok()
     }
 }
 
-impl Lease<'_> {
+impl Connection {
     /// Sends commands at once and returns their answers, error answers included.
     ///
     /// # Errors
     /// When the connection is lost.
     pub(super) async fn ask(&self, commands: &Pipeline) -> RedisResult<Vec<Value>> {
-        ask(&mut self.connection.commands.clone(), commands).await
-    }
-
-    /// The longest string that the server takes, in bytes.
-    pub(super) fn max_value(&self) -> u64 {
-        self.connection.max_value
-    }
-
-    /// Nothing is unanswered on it: others may use it.
-    pub(super) fn give_back(self) {
-        self.pool.state(|state| {
-            if state.idle.len() < MOST_IDLE {
-                state.idle.push((self.connection, Instant::now()));
-            }
-        });
+        ask(&mut self.commands.clone(), commands).await
     }
 }
 
@@ -223,12 +141,6 @@ pub(super) fn setting_of(value: &Value) -> Option<String> {
         Value::Array(pair) => pair.get(1).and_then(text_of),
         Value::Map(pairs) => pairs.first().and_then(|(_, value)| text_of(value)),
         _ => None,
-    }
-}
-
-impl fmt::Debug for Pool {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pool").field("address", &self.address()).finish_non_exhaustive()
     }
 }
 

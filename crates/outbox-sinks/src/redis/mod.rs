@@ -20,9 +20,10 @@ use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, timeout_at};
 
 use crate::options::{self, TlsFiles};
+use crate::pool::Pool;
 use crate::secret::{Secret, SecretUrl};
 use crate::{Answer, Cause, Message, Sink};
-use connection::Pool;
+use connection::Server;
 use entry::Trim;
 
 /// How long replicas get to confirm a batch.
@@ -90,7 +91,7 @@ impl Config {
         }
         let client = self.client(name)?;
         Ok(Arc::new(Streams {
-            pool: Pool::new(client, self.requirements()),
+            pool: Pool::new(Server { client, requirements: self.requirements() }),
             trim: self.max_length.map(|length| Trim { length, exact: self.max_length_exact }),
             create: self.create,
             confirmation: self.confirmation(),
@@ -179,7 +180,7 @@ impl Config {
 
 /// Adds events to streams.
 struct Streams {
-    pool: Pool,
+    pool: Pool<Server>,
     trim: Option<Trim>,
     create: bool,
     confirmation: Option<publish::Confirmation>,

@@ -51,7 +51,7 @@ impl Adding<'_> {
     /// Keys side by side, the segments of one key one after the other.
     pub(super) async fn send(&self, batch: &[Message<'_>]) -> Sent {
         let mut sent = Sent { answers: vec![Answer::Unsent; batch.len()], all_answered: true };
-        let keys = segments_by_key(batch, self.lease.max_value());
+        let keys = segments_by_key(batch, self.lease.max_value);
         let mut running: FuturesUnordered<_> =
             keys.into_iter().map(|segments| self.send_key(batch, segments)).collect();
         while let Some((answers, answered)) = running.next().await {
