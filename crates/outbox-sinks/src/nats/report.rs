@@ -1,7 +1,8 @@
 //! What `outbox check` says of the servers.
 
-use async_nats::jetstream::stream::{Info, StorageType};
-use futures_util::TryStreamExt;
+use async_nats::jetstream::response::Response;
+use serde::Deserialize;
+use serde_json::json;
 
 use super::connection::Connection;
 
@@ -12,33 +13,48 @@ const NAMED: usize = 5;
 #[derive(Debug)]
 pub(super) struct Found {
     version: String,
-    /// Name, whether it is in memory only, replicas.
-    streams: Vec<(String, bool, usize)>,
+    streams: List,
+}
+
+/// The first page of the account's streams. Of their settings only what matters here is read, so that servers of
+/// other versions are understood.
+#[derive(Debug, Deserialize)]
+struct List {
+    total: usize,
+    #[serde(default)]
+    streams: Option<Vec<Stream>>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Stream {
+    config: Settings,
+}
+
+#[derive(Debug, Deserialize)]
+struct Settings {
+    name: String,
+    storage: String,
+    num_replicas: usize,
 }
 
 /// Asks them.
 pub(super) async fn look(connection: &Connection) -> Result<Found, String> {
-    let jetstream = &connection.jetstream;
     let unusable =
         |error: String| format!("JetStream cannot be used: {error}; is it enabled for this account?");
-    jetstream.query_account().await.map_err(|error| unusable(error.to_string()))?;
-    let streams: Vec<Info> =
-        jetstream.streams().try_collect().await.map_err(|error| unusable(error.to_string()))?;
-    let durability =
-        |info: Info| (info.config.name, info.config.storage == StorageType::Memory, info.config.num_replicas);
-    Ok(Found {
-        version: connection.client.server_info().version,
-        streams: streams.into_iter().map(durability).collect(),
-    })
+    let listed = connection.jetstream.request("STREAM.LIST", &json!({ "offset": 0 })).await;
+    match listed.map_err(|error| unusable(error.to_string()))? {
+        Response::Ok(streams) => Ok(Found { version: connection.client.server_info().version, streams }),
+        Response::Err { error } => Err(unusable(error.to_string())),
+    }
 }
 
 impl Found {
     /// One line: what they are and what of it weakens durability.
     pub(super) fn describe(&self, address: &str) -> String {
         let mut line =
-            format!("NATS {} at {address}, JetStream with {} streams", self.version, self.streams.len());
-        let memory = self.named(|(_, memory, _)| *memory);
-        let single = self.named(|(_, memory, replicas)| !*memory && *replicas < 2);
+            format!("NATS {} at {address}, JetStream with {} streams", self.version, self.streams.total);
+        let memory = self.named(|stream| stream.storage == "memory");
+        let single = self.named(|stream| stream.storage != "memory" && stream.num_replicas < 2);
         if !memory.is_empty() {
             line += &format!("; in memory, a restart loses them: {memory}");
         }
@@ -50,9 +66,10 @@ impl Found {
         line
     }
 
-    fn named(&self, is_it: impl Fn(&(String, bool, usize)) -> bool) -> String {
+    fn named(&self, is_it: impl Fn(&Settings) -> bool) -> String {
+        let streams = self.streams.streams.iter().flatten().map(|stream| &stream.config);
         let mut names: Vec<&str> =
-            self.streams.iter().filter(|stream| is_it(stream)).map(|(name, ..)| name.as_str()).collect();
+            streams.filter(|stream| is_it(stream)).map(|stream| stream.name.as_str()).collect();
         names.sort_unstable();
         let more = names.len().saturating_sub(NAMED);
         names.truncate(NAMED);
@@ -67,8 +84,10 @@ mod tests {
 
     #[test]
     fn what_weakens_durability_is_said() {
-        let mut streams = vec![("SAFE".to_owned(), false, 3), ("MEMORY".to_owned(), true, 3)];
-        streams.extend((0..7).map(|n| (format!("S{n}"), false, 1)));
+        let stream = |name: &str, storage: &str, replicas: u32| json!({"config": {"name": name, "storage": storage, "num_replicas": replicas, "retention": "limits"}});
+        let mut streams = vec![stream("SAFE", "file", 3), stream("MEMORY", "memory", 3)];
+        streams.extend((0..7).map(|n| stream(&format!("S{n}"), "file", 1)));
+        let streams = serde_json::from_value(json!({"total": 9, "offset": 0, "streams": streams})).unwrap();
         let line = Found { version: "2.11.0".to_owned(), streams }.describe("h:4222");
         assert!(line.starts_with("NATS 2.11.0 at h:4222, JetStream with 9 streams; in memory"), "{line}");
         assert!(

@@ -80,8 +80,6 @@ async fn what_is_poisoned_is_alone_in_it() -> Result<()> {
     let mut stage = Stage::set(Engine::Sqlite, play(&server, "orders", "")).await?;
     let bytes = |length| NewEvent::new("Order", "bytes").bytes(vec![7; length]);
     let poison = [
-        (event("a", 0).header("tenant", "a\r\nb"), "header `tenant`"),
-        (event("b", 0).header("tenant", "a\nb"), "line break"),
         (event("c", 0).header("Nats-Rollup", "all"), "header `Nats-Rollup`"),
         (event("d", 0).destination("orders created"), "white space"),
         (event("e", 0).destination("orders.*"), "without wildcards"),
@@ -96,6 +94,17 @@ async fn what_is_poisoned_is_alone_in_it() -> Result<()> {
         events.insert(10 * n + 5, poisoned.id(id));
     }
     stage.enqueue(events).await?;
+    // The library refuses such a header; plain SQL does not.
+    for (key, header, cause) in [("a", "a\\r\\nb", "header `tenant`"), ("b", "a\\nb", "line break")] {
+        let id = Uuid::now_v7();
+        causes.push((id, cause));
+        stage
+            .execute(&format!(
+                "INSERT INTO outbox_tasks (id, aggregate_type, aggregate_id, payload, headers)
+                 VALUES ('{id}', 'Order', '{key}', '{{}}', '{{\"tenant\": \"{header}\"}}')"
+            ))
+            .await?;
+    }
     let relay = stage.relay("relay")?;
     stage
         .until("SELECT count(*) FROM outbox_tasks WHERE settled_at IS NULL", 0, SOON)
