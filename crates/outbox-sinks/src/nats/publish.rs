@@ -166,3 +166,7 @@ fn unanswered(subject: &str, silent: Silent) -> Answer {
         Silent::Lost(error) => Answer::refused(Cause::Sink, format!("the connection was lost: {error}")),
     }
 }
+
+#[cfg(test)]
+#[path = "publish_tests.rs"]
+mod tests;

@@ -260,3 +260,7 @@ impl Confirmation {
         (replicas < wanted).then(|| format!("{replicas} of {wanted} replicas confirmed within {within}"))
     }
 }
+
+#[cfg(test)]
+#[path = "publish_tests.rs"]
+mod tests;
