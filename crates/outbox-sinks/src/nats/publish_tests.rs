@@ -85,7 +85,7 @@ async fn line(server: &mut BufReader<TcpStream>, start: &str) -> String {
 async fn rest(mut server: BufReader<TcpStream>) -> usize {
     let mut rest = Vec::new();
     // A connection that is cut off may end in an error; what came before counts.
-    let _ = server.read_to_end(&mut rest).await;
+    let _ = timeout_at(Instant::now() + Duration::from_secs(10), server.read_to_end(&mut rest)).await;
     rest.len()
 }
 
