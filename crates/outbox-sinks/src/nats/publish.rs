@@ -66,15 +66,19 @@ impl Publishing<'_> {
         if !matches!(silent, Silent::NobodyThere) {
             return unanswered(subject, silent);
         }
-        match (self.look_up(subject).await, self.create) {
+        let stream = match (self.look_up(subject).await, self.create) {
+            // Made since, by another message of the batch or by an operator.
+            (Lookup::Stream(stream), _) => stream,
             (Lookup::Nothing, Some(new)) => match self.create_stream(subject, new).await {
-                Ok(()) => match request().await {
-                    Ok(payload) => refusal::answer(subject, &payload),
-                    Err(silent) => unanswered(subject, silent),
-                },
-                Err(answer) => answer,
+                Ok(()) => new.name.clone(),
+                Err(answer) => return answer,
             },
-            (found, _) => nobody(subject, found),
+            (found, _) => return nobody(subject, found),
+        };
+        match request().await {
+            Ok(payload) => refusal::answer(subject, &payload),
+            Err(Silent::NobodyThere) => nobody(subject, Lookup::Stream(stream)),
+            Err(silent) => unanswered(subject, silent),
         }
     }
 
@@ -158,7 +162,7 @@ fn nobody(subject: &str, found: Lookup) -> Answer {
 
 fn unanswered(subject: &str, silent: Silent) -> Answer {
     match silent {
-        Silent::NobodyThere => nobody(subject, Lookup::Unknown("asked twice".to_owned())),
+        Silent::NobodyThere => nobody(subject, Lookup::Unknown("not looked up".to_owned())),
         Silent::Denied => {
             Answer::refused(Cause::Destination, format!("this user may not publish to subject `{subject}`"))
         }

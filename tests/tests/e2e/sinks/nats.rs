@@ -165,11 +165,11 @@ async fn a_stream_is_made_when_asked_for() -> Result<()> {
     let mut server = Server::start("")?;
     server.options = "create = true\nstream = \"ORDERS\"\nsubjects = \"orders.>, returns\"\nmax_age = \"1h\"";
     let mut stage = Stage::set(Engine::Sqlite, play(&server, "orders.created", "")).await?;
-    stage.insert("a", 10).await?;
-    stage.insert("b", 10).await?;
+    // Many at once find it missing; all of them find it made.
+    stage.enqueue((0..300).map(|n| event(&format!("k{n}"), n)).collect()).await?;
     stage.outbox(&["run", "--once"])?;
-    ensure!(stage.count("PUBLISHED").await? == 20);
-    ensure!(server.consume("ORDERS").await?.len() == 20);
+    ensure!(stage.count("PUBLISHED").await? == 300, "{} are PUBLISHED", stage.count("PUBLISHED").await?);
+    ensure!(server.consume("ORDERS").await?.len() == 300);
     let info = server.nats.stream_info("ORDERS")?;
     ensure!(info["config"]["subjects"] == json!(["orders.>", "returns"]), "{info}");
     ensure!(info["config"]["max_age"] == json!(3_600_000_000_000_u64), "{info}");
