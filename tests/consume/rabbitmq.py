@@ -1,6 +1,8 @@
-"""Prints every message of the given queues as a line of JSON, and takes it out of its queue.
+"""What tests need of RabbitMQ, with pika.
 
-rabbitmq.py URL QUEUE…
+rabbitmq.py URL consume QUEUE…                prints every message as a line of JSON, and takes it out of its queue
+rabbitmq.py URL queue NAME [ARGUMENTS]        declares a durable queue; arguments in JSON
+rabbitmq.py URL exchange NAME QUEUE KEY       declares a durable topic exchange and a durable queue bound to it
 """
 
 import base64
@@ -21,12 +23,13 @@ def address(exchange, routing_key):
 def line(method, properties, body):
     headers = dict(properties.headers or {})
     tombstone = headers.pop("outbox-tombstone", None) == "true"
+    assert not (tombstone and body), "a tombstone with a body"
     if properties.content_type is not None:
         headers["content-type"] = properties.content_type
-    # The properties that are not headers have nowhere else to go.
+    # Properties that are no headers have nowhere else to go.
     headers["amqp-message-id"] = properties.message_id
     headers["amqp-delivery-mode"] = str(properties.delivery_mode)
-    assert not (tombstone and body), "a tombstone with a body"
+    headers["amqp-type"] = properties.type or ""
     return json.dumps(
         {
             "position": address(method.exchange, method.routing_key),
@@ -37,23 +40,37 @@ def line(method, properties, body):
     )
 
 
-def main():
-    url, *queues = sys.argv[1:]
-    with pika.BlockingConnection(pika.URLParameters(url)) as connection:
-        channel = connection.channel()
-        channel.basic_qos(prefetch_count=1000)
-        for queue in queues:
-            left = channel.queue_declare(queue, passive=True).method.message_count
+def consume(channel, *queues):
+    channel.basic_qos(prefetch_count=1000)
+    for queue in queues:
+        left = channel.queue_declare(queue, passive=True).method.message_count
+        if left == 0:
+            continue
+        for method, properties, body in channel.consume(queue, inactivity_timeout=30):
+            assert method is not None, f"{left} messages of {queue} do not come"
+            print(line(method, properties, body))
+            channel.basic_ack(method.delivery_tag)
+            left -= 1
             if left == 0:
-                continue
-            for method, properties, body in channel.consume(queue, inactivity_timeout=30):
-                assert method is not None, f"{left} messages of {queue} do not come"
-                print(line(method, properties, body))
-                left -= 1
-                if left == 0:
-                    channel.basic_ack(method.delivery_tag, multiple=True)
-                    break
-            channel.cancel()
+                break
+        channel.cancel()
+
+
+def queue(channel, name, arguments="{}"):
+    channel.queue_declare(name, durable=True, arguments=json.loads(arguments))
+
+
+def exchange(channel, name, queue_name, key):
+    channel.exchange_declare(name, exchange_type="topic", durable=True)
+    channel.queue_declare(queue_name, durable=True)
+    channel.queue_bind(queue_name, name, key)
+
+
+def main():
+    url, command, *arguments = sys.argv[1:]
+    commands = {"consume": consume, "queue": queue, "exchange": exchange}
+    with pika.BlockingConnection(pika.URLParameters(url)) as connection:
+        commands[command](connection.channel(), *arguments)
 
 
 main()

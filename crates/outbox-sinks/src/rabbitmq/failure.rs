@@ -3,6 +3,7 @@
 use lapin::ErrorKind;
 use lapin::protocol::AMQPErrorKind;
 
+use super::address::Address;
 use crate::{Answer, Cause};
 
 const CONTENT_TOO_LARGE: u16 = 311;
@@ -12,8 +13,11 @@ const PRECONDITION_FAILED: u16 = 406;
 
 /// The answer to a publish that closed its channel, or lost its connection. A channel has one message at a time, so
 /// what closes it is about that message alone.
-pub(super) fn answer(error: &lapin::Error) -> Answer {
-    Answer::refused(cause(error), describe(error))
+pub(super) fn answer(address: &Address, error: &lapin::Error) -> Answer {
+    match cause(error) {
+        Cause::Sink => Answer::refused(Cause::Sink, describe(error)),
+        cause => Answer::refused(cause, format!("{address}: {}", describe(error))),
+    }
 }
 
 /// Whether the exchange is not there.
@@ -68,6 +72,7 @@ mod tests {
 
     #[test]
     fn blame_goes_where_it_belongs() {
+        let address = Address::parse("created", "orders").unwrap();
         for (code, expected) in [
             (404, Cause::Destination),
             (403, Cause::Destination),
@@ -80,9 +85,11 @@ mod tests {
             (541, Cause::Sink),
         ] {
             let error = closed(code, "SOMETHING - happened");
-            let Answer::Refused(refusal) = answer(&error) else { panic!("{code}") };
+            let Answer::Refused(refusal) = answer(&address, &error) else { panic!("{code}") };
             assert_eq!(refusal.cause, expected, "{code}");
-            assert_eq!(refusal.error, format!("RabbitMQ answered {code} SOMETHING - happened"));
+            let said = format!("RabbitMQ answered {code} SOMETHING - happened");
+            assert!(refusal.error.ends_with(&said), "{}", refusal.error);
+            assert_eq!(refusal.error.starts_with("/exchanges/orders/"), expected != Cause::Sink);
         }
         let lost = lapin::Error::from(std::io::Error::from(std::io::ErrorKind::ConnectionReset));
         assert_eq!(cause(&lost), Cause::Sink);

@@ -305,7 +305,7 @@ fn answer(outgoing: &Outgoing, outcome: Outcome) -> Answer {
         Outcome::Mixed => {
             Answer::refused(Cause::Sink, "RabbitMQ's answer was about another message than the one sent")
         }
-        Outcome::Failed(error) => failure::answer(&error),
+        Outcome::Failed(error) => failure::answer(address, &error),
     }
 }
 
