@@ -19,7 +19,7 @@ pub enum LogFormat {
 /// Starts logging at `level`, unless `RUST_LOG` says otherwise.
 pub fn init(format: LogFormat, level: LevelFilter) {
     let filter = EnvFilter::builder().with_default_directive(level.into()).from_env_lossy();
-    let registry = tracing_subscriber::registry().with(filter);
+    let registry = tracing_subscriber::registry().with(quieten_clients(filter));
     // Fails only where a subscriber is set already, as in a test that runs several commands in one process.
     let _ = match format {
         LogFormat::Human => {
@@ -37,4 +37,29 @@ pub fn init(format: LogFormat, level: LevelFilter) {
             registry.with(layer).try_init()
         }
     };
+}
+
+/// Brokers' clients whose log lines repeat, as errors, what the relay says itself; `RUST_LOG` can turn them on.
+const NOISY: &[&str] = &["lapin"];
+
+/// Never on: it shows payloads.
+const INDISCREET: &[&str] = &["lapin::returned_messages"];
+
+fn quieten_clients(filter: EnvFilter) -> EnvFilter {
+    let asked_for = std::env::var(EnvFilter::DEFAULT_ENV).unwrap_or_default();
+    let noisy = NOISY.iter().filter(|target| !asked_for.contains(**target));
+    let off = noisy.chain(INDISCREET).filter_map(|target| format!("{target}=off").parse().ok());
+    off.fold(filter, EnvFilter::add_directive)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clients_that_show_payloads_are_never_heard() {
+        let asked = EnvFilter::new("info,lapin::returned_messages=trace");
+        let filter = quieten_clients(asked).to_string();
+        assert!(filter.contains("lapin::returned_messages=off") && !filter.contains("trace"), "{filter}");
+    }
 }

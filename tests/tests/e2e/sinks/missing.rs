@@ -15,7 +15,8 @@ const EACH: i64 = 40;
 /// Rows go by turns to a destination that exists and one that does not.
 pub(crate) async fn run(broker: &dyn Broker, engine: Engine) -> Result<()> {
     let suffix = Uuid::now_v7().simple().to_string();
-    let (good, bad) = (format!("good-{suffix}"), format!("missing-{suffix}"));
+    let good = broker.destination(&format!("good-{suffix}"));
+    let bad = broker.destination(&format!("missing-{suffix}"));
     broker.create(&good).await?;
     let retry = "retry = { initial = \"100ms\", factor = 2.0, max = \"1s\", jitter = 0.2 }\nbatch = 20";
     let mut stage = Stage::set(engine, play(broker, &good, retry)).await?;

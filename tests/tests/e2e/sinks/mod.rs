@@ -28,6 +28,11 @@ pub(crate) trait Broker: Send + Sync {
     /// The lines of `[sinks.broker]`.
     fn sink(&self) -> String;
 
+    /// What to write for a destination of this name, where that is more than the name.
+    fn destination(&self, name: &str) -> String {
+        name.to_owned()
+    }
+
     /// Makes a topic, queue, stream that messages to `destination` end in, as durable as a sink wants it.
     async fn create(&self, destination: &str) -> Result<()>;
 
