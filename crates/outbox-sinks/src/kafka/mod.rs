@@ -23,7 +23,7 @@ use tokio::time::{Instant, timeout_at};
 pub use self::options::{Compression, Config, Partitioner, SaslMechanism};
 use self::producer::{Event, Lent, Pool};
 pub use self::properties::Properties;
-use self::run::{Ending, Run};
+use self::run::{Ending, Run, fatal_answer};
 use crate::{Answer, Cause, Message, Sink};
 
 /// How long the reports of purged messages may take.
@@ -167,6 +167,10 @@ fn hand_over(run: &mut Run<'_>, producer: &mut Lent<'_>, end: Instant) -> bool {
             Err(Code::QueueFull) if producer.outstanding() > 0 => {
                 run.put_back(index);
                 return true;
+            }
+            Err(Code::Fatal) => {
+                producer.spend();
+                run.reject(index, fatal_answer(&producer.fatal()));
             }
             Err(code) => {
                 // It takes this topic for missing, or takes nothing at all: the next one will see for itself.

@@ -143,6 +143,14 @@ impl Producer {
         self.client.client().context().trouble().clone()
     }
 
+    /// Why it takes nothing more.
+    pub(super) fn fatal(&self) -> String {
+        match self.client.client().fatal_error() {
+            Some((code, reason)) => format!("Fatal error: {code}: {reason}"),
+            None => "Fatal error".to_owned(),
+        }
+    }
+
     /// Puts a message into librdkafka's queue.
     pub(super) fn send(&mut self, index: usize, topic: &str, message: &Message<'_>) -> Result<(), Code> {
         let mut record = BaseRecord::<[u8], [u8], usize>::with_opaque_to(topic, index)

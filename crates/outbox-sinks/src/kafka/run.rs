@@ -169,9 +169,6 @@ impl<'m> Run<'m> {
 
     /// The producer did not take the message.
     pub(super) fn not_taken(&mut self, index: usize, code: Code) {
-        if self.alone == Some(index) {
-            self.alone = None;
-        }
         let answer = match code {
             Code::MessageSizeTooLarge => {
                 let error = format!(
@@ -184,6 +181,14 @@ impl<'m> Run<'m> {
             }
             code => self.refused(index, code),
         };
+        self.reject(index, answer);
+    }
+
+    /// The message gets this answer instead of being sent.
+    pub(super) fn reject(&mut self, index: usize, answer: Answer) {
+        if self.alone == Some(index) {
+            self.alone = None;
+        }
         self.refuse(index, answer);
     }
 
@@ -344,9 +349,14 @@ fn receipt(topic: &str, partition: i32, offset: i64) -> String {
     if offset < 0 { format!("{topic}/{partition}") } else { format!("{topic}/{partition}@{offset}") }
 }
 
+/// The producer failed: whatever it had is the sink's to answer for.
+pub(super) fn fatal_answer(error: &str) -> Answer {
+    Answer::refused(Cause::Sink, format!("{error}; the next batch gets a new producer"))
+}
+
 fn silence(cause: Cause, ending: &Ending) -> Answer {
     if let Some(fatal) = &ending.fatal {
-        return Answer::refused(Cause::Sink, format!("{fatal}; the next batch gets a new producer"));
+        return fatal_answer(fatal);
     }
     let mut answer = Answer::silence(cause);
     if let (Answer::Refused(Refusal { error, .. }), Some(trouble)) = (&mut answer, &ending.trouble) {

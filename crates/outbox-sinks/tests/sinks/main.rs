@@ -4,6 +4,8 @@ mod batch;
 mod common;
 #[cfg(feature = "file")]
 mod file;
+#[cfg(feature = "kafka")]
+mod kafka;
 #[cfg(feature = "scripted")]
 mod scripted;
 #[cfg(feature = "stdout")]
