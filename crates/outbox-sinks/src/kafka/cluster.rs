@@ -230,7 +230,7 @@ async fn weaknesses(config: &ClientConfig, cluster: &Cluster, deadline: Instant)
     }
     let checked = cluster.topics.iter().take(CHECKED_TOPICS);
     let mut resources: Vec<_> = checked.map(|(name, _)| ResourceSpecifier::Topic(name)).collect();
-    resources.extend(cluster.brokers.first().map(|id| ResourceSpecifier::Broker(*id)));
+    resources.extend(cluster.brokers.first().copied().map(ResourceSpecifier::Broker));
     match describe(config, &resources, deadline).await {
         Ok(described) => found.extend(weak_settings(&described)),
         Err(error) => found.push(format!("topic settings cannot be read ({error})")),
