@@ -5,6 +5,7 @@ mod beside;
 mod blocked;
 mod drain;
 mod engine;
+mod sinks;
 mod textbook;
 mod workload;
 
@@ -40,6 +41,11 @@ enum Command {
         #[command(flatten)]
         work: Workload,
     },
+    /// The kafka sink beside its client alone: no database.
+    Kafka {
+        #[command(flatten)]
+        work: Workload,
+    },
     /// SQLite beside an application that commits every 10 ms, with and without the relay.
     Beside {
         #[command(flatten)]
@@ -52,6 +58,7 @@ async fn main() -> Result<()> {
     match Arguments::parse().command {
         Command::Drain { engine, work, keep } => drain::run(engine, work, keep).await,
         Command::Blocked { engine, work } => blocked::run(engine, work).await,
+        Command::Kafka { work } => sinks::kafka::run(work).await,
         Command::Beside { work } => beside::run(work).await,
     }
 }

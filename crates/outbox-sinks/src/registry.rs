@@ -24,6 +24,7 @@ macro_rules! registry {
         /// A table under `[sinks]`, told apart by its `type`.
         #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
         #[serde(tag = "type")]
+        #[allow(clippy::large_enum_variant, reason = "a handful, made once")]
         pub enum SinkConfig {
             $(
                 #[doc = concat!("`type = \"", $feature, "\"`")]

@@ -31,7 +31,7 @@ fn event() -> Event {
         retry_count: 0,
         max_retries: None,
         lost_count: 0,
-        key_has_block: false,
+        is_hold: false,
     }
 }
 

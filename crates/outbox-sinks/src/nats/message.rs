@@ -111,7 +111,7 @@ mod tests {
             retry_count: 0,
             max_retries: None,
             lost_count: 0,
-            key_has_block: false,
+            is_hold: false,
         }
     }
 

@@ -30,7 +30,7 @@ fn events(count: usize) -> Vec<Event> {
         retry_count: 0,
         max_retries: None,
         lost_count: 0,
-        key_has_block: false,
+        is_hold: false,
     };
     (0..count).map(event).collect()
 }

@@ -26,7 +26,7 @@ fn event(key: &str) -> Event {
         retry_count: 0,
         max_retries: None,
         lost_count: 0,
-        key_has_block: false,
+        is_hold: false,
     }
 }
 

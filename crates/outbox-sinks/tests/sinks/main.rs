@@ -6,6 +6,8 @@ mod common;
 mod file;
 #[cfg(feature = "http")]
 mod http;
+#[cfg(feature = "kafka")]
+mod kafka;
 #[cfg(feature = "scripted")]
 mod scripted;
 #[cfg(feature = "stdout")]
