@@ -152,9 +152,7 @@ async fn poison_is_failed_alone() -> Result<()> {
         NewEvent::new("Order", "no-address").json_text("{}").destination("/exchanges/a/b/c"),
     ];
     let keys: Vec<String> =
-        ["unroutable", "oversize", "long-key", "carbon-copy", "no-address"]
-            .map(str::to_owned)
-            .to_vec();
+        ["unroutable", "oversize", "long-key", "carbon-copy", "no-address"].map(str::to_owned).to_vec();
     let good = |key: &str| NewEvent::new("Order", key).json_text("{\"good\": true}");
     let mut events: Vec<NewEvent> = (0..40).map(|n| good(&format!("innocent{}", n % 10))).collect();
     events.extend(poisons);
