@@ -148,14 +148,11 @@ async fn poison_is_failed_alone() -> Result<()> {
         NewEvent::new("Order", "unroutable").json_text("{}").destination("nowhere"),
         NewEvent::new("Order", "oversize").bytes(vec![b'x'; MAX_MESSAGE_BYTES + 1]),
         NewEvent::new("Order", "long-key").json_text("{}").destination("k".repeat(256)),
-        NewEvent::new("Order", "many-headers").json_text("{}").header("big", "x".repeat(140_000)),
         NewEvent::new("Order", "carbon-copy").json_text("{}").header("CC", "another"),
         NewEvent::new("Order", "no-address").json_text("{}").destination("/exchanges/a/b/c"),
     ];
     let keys: Vec<String> =
-        ["unroutable", "oversize", "long-key", "many-headers", "carbon-copy", "no-address"]
-            .map(str::to_owned)
-            .to_vec();
+        ["unroutable", "oversize", "long-key", "carbon-copy", "no-address"].map(str::to_owned).to_vec();
     let good = |key: &str| NewEvent::new("Order", key).json_text("{\"good\": true}");
     let mut events: Vec<NewEvent> = (0..40).map(|n| good(&format!("innocent{}", n % 10))).collect();
     events.extend(poisons);
@@ -167,7 +164,6 @@ async fn poison_is_failed_alone() -> Result<()> {
         ("unroutable", "312 NO_ROUTE"),
         ("oversize", "message size"),
         ("long-key", "routing key has 256 bytes"),
-        ("many-headers", "frame_max"),
         ("carbon-copy", "CC"),
         ("no-address", "%2F"),
     ] {
@@ -177,9 +173,9 @@ async fn poison_is_failed_alone() -> Result<()> {
         let found = stage.number(&failed).await?;
         ensure!(found == 1, "{key} is not FAILED with {words}: {}", relay.log());
     }
-    ensure!(stage.count("FAILED").await? == 6, "more than the poison FAILED");
-    ensure!(stage.count("PUBLISHED").await? == 46, "an innocent event is missing");
-    ensure!(node.consume("good").await?.len() == 46, "not each innocent event came once");
+    ensure!(stage.count("FAILED").await? == 5, "more than the poison FAILED");
+    ensure!(stage.count("PUBLISHED").await? == 45, "an innocent event is missing");
+    ensure!(node.consume("good").await?.len() == 45, "not each innocent event came once");
     relay.terminate();
     ensure!(relay.wait(WAITS)?.success(), "SIGTERM: {}", relay.log());
     Ok(())
