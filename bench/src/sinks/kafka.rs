@@ -36,7 +36,7 @@ fn event(work: &Workload, n: u32) -> Event {
     Event {
         id: Uuid::from_u128(u128::from(n)),
         seq: i64::from(n),
-        row: RowRef(i64::from(n)),
+        row: RowRef(n.into()),
         aggregate_type: "Order".into(),
         aggregate_id: format!("k{}", n % work.keys),
         event_type: None,
@@ -104,7 +104,7 @@ async fn through_the_sink(
             loop {
                 let at = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
                 if at >= batches {
-                    return Ok(());
+                    return anyhow::Ok(());
                 }
                 let batch = &events[at * size..((at + 1) * size).min(events.len())];
                 publish(&*sink, batch, &topic).await?;

@@ -11,7 +11,7 @@ use rdkafka::admin::{
 use rdkafka::client::ClientContext;
 use rdkafka::config::{FromClientConfigAndContext, RDKafkaLogLevel};
 use rdkafka::error::KafkaError;
-use rdkafka::metadata::{Metadata, MetadataTopic};
+use rdkafka::metadata::{Metadata, MetadataBroker, MetadataTopic};
 use rdkafka::types::RDKafkaErrorCode as Code;
 use tokio::time::{Instant, sleep, timeout_at};
 
@@ -216,7 +216,7 @@ impl Cluster {
         let own = metadata.topics().iter().filter(|topic| !topic.name().starts_with("__"));
         let mut topics: Vec<_> = own.map(|topic| (topic.name().to_owned(), replicas(topic))).collect();
         topics.sort();
-        Self { brokers: metadata.brokers().iter().map(|broker| broker.id()).collect(), topics }
+        Self { brokers: metadata.brokers().iter().map(MetadataBroker::id).collect(), topics }
     }
 }
 
