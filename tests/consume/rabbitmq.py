@@ -1,8 +1,8 @@
 """What tests need of RabbitMQ, with pika.
 
 rabbitmq.py URL consume QUEUE…                prints every message as a line of JSON, and takes it out of its queue
-rabbitmq.py URL queue NAME [ARGUMENTS]        declares a durable queue; arguments in JSON
-rabbitmq.py URL exchange NAME QUEUE KEY       declares a durable topic exchange and a durable queue bound to it
+rabbitmq.py URL queue NAME [ARGUMENTS]        declares a durable queue, a quorum queue unless arguments in JSON are given
+rabbitmq.py URL exchange NAME QUEUE KEY       declares a durable topic exchange and a quorum queue bound to it
 """
 
 import base64
@@ -11,6 +11,8 @@ import sys
 from urllib.parse import quote
 
 import pika
+
+QUORUM = '{"x-queue-type": "quorum"}'
 
 
 def address(exchange, routing_key):
@@ -56,13 +58,13 @@ def consume(channel, *queues):
         channel.cancel()
 
 
-def queue(channel, name, arguments="{}"):
+def queue(channel, name, arguments=QUORUM):
     channel.queue_declare(name, durable=True, arguments=json.loads(arguments))
 
 
 def exchange(channel, name, queue_name, key):
     channel.exchange_declare(name, exchange_type="topic", durable=True)
-    channel.queue_declare(queue_name, durable=True)
+    queue(channel, queue_name)
     channel.queue_bind(queue_name, name, key)
 
 

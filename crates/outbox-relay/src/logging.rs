@@ -40,7 +40,7 @@ pub fn init(format: LogFormat, level: LevelFilter) {
 }
 
 /// Brokers' clients whose log lines repeat, as errors, what the relay says itself; `RUST_LOG` can turn them on.
-const NOISY: &[&str] = &["lapin"];
+const NOISY: &[&str] = &["async_nats", "lapin"];
 
 /// Never on: it shows payloads.
 const INDISCREET: &[&str] = &["lapin::returned_messages"];

@@ -39,7 +39,7 @@ pub(crate) async fn run(broker: &dyn Broker, engine: Engine) -> Result<()> {
         rollbacks: 0.05,
         late: 0.0,
         late_at_most: Duration::from_millis(1),
-        pause: Duration::from_millis(10),
+        pause: Duration::from_millis(30),
         seed: 11,
     };
     let stop = CancellationToken::new();
