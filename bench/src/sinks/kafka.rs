@@ -6,11 +6,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use outbox_sinks::{Message, Sink, SinkConfig, build};
-use outbox_store::{Event, Payload, RowRef};
+use outbox_store::{Event, Payload};
 use outbox_tests::brokers::kafka::Kafka;
 use rdkafka::ClientConfig;
 use rdkafka::producer::{FutureProducer, FutureRecord};
-use uuid::Uuid;
 
 use crate::workload::Workload;
 
@@ -34,21 +33,8 @@ pub(crate) async fn run(work: Workload) -> Result<()> {
 fn event(work: &Workload, n: u32) -> Event {
     let pad = "x".repeat(work.pad() as usize);
     Event {
-        id: Uuid::from_u128(u128::from(n)),
-        seq: i64::from(n),
-        row: RowRef(n.into()),
-        aggregate_type: "Order".into(),
-        aggregate_id: format!("k{}", n % work.keys),
-        event_type: None,
         payload: Payload::Json(format!("{{\"n\":{n},\"pad\":\"{pad}\"}}").into()),
-        content_type: None,
-        headers: None,
-        destination: None,
-        created_at: time::OffsetDateTime::UNIX_EPOCH,
-        retry_count: 0,
-        max_retries: None,
-        lost_count: 0,
-        is_hold: false,
+        ..Event::bare(i64::from(n), format!("k{}", n % work.keys))
     }
 }
 

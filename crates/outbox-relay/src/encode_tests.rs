@@ -1,6 +1,5 @@
 //! Envelopes, header by header.
 
-use outbox_store::RowRef;
 use time::macros::datetime;
 use uuid::Uuid;
 
@@ -9,20 +8,12 @@ use super::*;
 fn event() -> Event {
     Event {
         id: Uuid::from_u128(0x0198_0000_0000_7000_8000_0000_0000_0001),
-        seq: 42,
-        row: RowRef(1),
         aggregate_type: "Order Item".into(),
-        aggregate_id: "101".into(),
         event_type: Some("OrderCreated".into()),
         payload: Payload::Json(Bytes::from_static(b"{\"a\": 1.00}")),
-        content_type: None,
         headers: Some(r#"{"traceparent":"00-ab-cd-01","tenant":"a\"b"}"#.into()),
-        destination: None,
         created_at: datetime!(2026-01-02 03:04:05.678 +2),
-        retry_count: 0,
-        max_retries: None,
-        lost_count: 0,
-        is_hold: false,
+        ..Event::bare(42, "101")
     }
 }
 

@@ -118,30 +118,14 @@ fn first_line(error: &minijinja::Error) -> String {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
-    use outbox_store::{Payload, RowRef};
-    use time::OffsetDateTime;
+    use outbox_store::Payload;
+
     use uuid::Uuid;
 
     use super::*;
 
     fn event() -> Event {
-        Event {
-            id: Uuid::nil(),
-            seq: 7,
-            row: RowRef(1),
-            aggregate_type: "Order".into(),
-            aggregate_id: "101".into(),
-            event_type: None,
-            payload: Payload::Json(Bytes::from_static(b"{}")),
-            content_type: None,
-            headers: None,
-            destination: None,
-            created_at: OffsetDateTime::UNIX_EPOCH,
-            retry_count: 0,
-            max_retries: None,
-            lost_count: 0,
-            is_hold: false,
-        }
+        Event { id: Uuid::nil(), payload: Payload::Json(Bytes::from_static(b"{}")), ..Event::bare(7, "101") }
     }
 
     #[test]

@@ -1,30 +1,13 @@
 //! What every answer costs.
 
 use bytes::Bytes;
-use outbox_store::{Payload, RowRef};
-use time::OffsetDateTime;
+use outbox_store::Payload;
 use uuid::Uuid;
 
 use super::*;
 
 fn event(key: &str) -> Event {
-    Event {
-        id: Uuid::now_v7(),
-        seq: 1,
-        row: RowRef(1),
-        aggregate_type: "Order".into(),
-        aggregate_id: key.into(),
-        event_type: None,
-        payload: Payload::Json(Bytes::from_static(b"{}")),
-        content_type: None,
-        headers: None,
-        destination: None,
-        created_at: OffsetDateTime::UNIX_EPOCH,
-        retry_count: 0,
-        max_retries: None,
-        lost_count: 0,
-        is_hold: false,
-    }
+    Event { id: Uuid::now_v7(), payload: Payload::Json(Bytes::from_static(b"{}")), ..Event::bare(1, key) }
 }
 
 fn acked() -> Outcome {

@@ -90,3 +90,28 @@ pub struct Event {
     /// The row is what its key's block waits for: settling it may release followers.
     pub is_hold: bool,
 }
+
+impl Event {
+    /// A tombstone of aggregate type `Order`, never tried, without anything that may be left out; its id is made of
+    /// `seq`. For tests of what handles events.
+    #[must_use]
+    pub fn bare(seq: i64, aggregate_id: impl Into<String>) -> Self {
+        Self {
+            id: Uuid::from_u128(u128::from(seq.cast_unsigned())),
+            seq,
+            row: RowRef(1),
+            aggregate_type: "Order".to_owned(),
+            aggregate_id: aggregate_id.into(),
+            event_type: None,
+            payload: Payload::Tombstone,
+            content_type: None,
+            headers: None,
+            destination: None,
+            created_at: OffsetDateTime::UNIX_EPOCH,
+            retry_count: 0,
+            max_retries: None,
+            lost_count: 0,
+            is_hold: false,
+        }
+    }
+}

@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use outbox_store::{Event, Payload, RowRef};
+use outbox_store::Event;
 use uuid::Uuid;
 
 use super::*;
@@ -16,23 +16,7 @@ fn template(more: &str) -> Result<Template, String> {
 }
 
 fn event() -> Event {
-    Event {
-        id: Uuid::from_u128(7),
-        seq: 1,
-        row: RowRef(1),
-        aggregate_type: "Order".into(),
-        aggregate_id: "1".into(),
-        event_type: None,
-        payload: Payload::Tombstone,
-        content_type: None,
-        headers: None,
-        destination: None,
-        created_at: OffsetDateTime::UNIX_EPOCH,
-        retry_count: 0,
-        max_retries: None,
-        lost_count: 0,
-        is_hold: false,
-    }
+    Event { id: Uuid::from_u128(7), ..Event::bare(1, "1") }
 }
 
 fn request(

@@ -1,8 +1,7 @@
 use std::borrow::Cow;
 
 use bytes::Bytes;
-use outbox_store::{Event, Payload, RowRef};
-use time::OffsetDateTime;
+use outbox_store::{Event, Payload};
 use uuid::Uuid;
 
 use super::*;
@@ -10,20 +9,8 @@ use super::*;
 fn events(keys: &[&str], bytes: usize) -> Vec<Event> {
     let event = |(seq, key): (usize, &&str)| Event {
         id: Uuid::from_u128(seq as u128),
-        seq: seq as i64,
-        row: RowRef(1),
-        aggregate_type: "Order".into(),
-        aggregate_id: (*key).into(),
-        event_type: None,
         payload: Payload::Binary(Bytes::from(vec![0; bytes])),
-        content_type: None,
-        headers: None,
-        destination: None,
-        created_at: OffsetDateTime::UNIX_EPOCH,
-        retry_count: 0,
-        max_retries: None,
-        lost_count: 0,
-        is_hold: false,
+        ..Event::bare(seq as i64, *key)
     };
     keys.iter().enumerate().map(event).collect()
 }

@@ -89,30 +89,14 @@ pub(super) fn subject<'m>(message: &'m Message<'_>) -> Result<&'m str, String> {
 
 #[cfg(test)]
 mod tests {
-    use outbox_store::{Event, Payload, RowRef};
-    use time::OffsetDateTime;
+    use outbox_store::Event;
+
     use uuid::Uuid;
 
     use super::*;
 
     fn event() -> Event {
-        Event {
-            seq: 1,
-            id: Uuid::nil(),
-            row: RowRef(1),
-            aggregate_type: "Order".into(),
-            aggregate_id: "1".into(),
-            event_type: None,
-            payload: Payload::Tombstone,
-            content_type: None,
-            headers: None,
-            destination: None,
-            created_at: OffsetDateTime::UNIX_EPOCH,
-            retry_count: 0,
-            max_retries: None,
-            lost_count: 0,
-            is_hold: false,
-        }
+        Event { id: Uuid::nil(), ..Event::bare(1, "1") }
     }
 
     fn message<'a>(event: &'a Event, subject: &'a str, headers: &[(&'a str, &'a str)]) -> Message<'a> {

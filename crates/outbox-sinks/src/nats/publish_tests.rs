@@ -1,8 +1,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use outbox_store::{Event, Payload, RowRef};
-use time::OffsetDateTime;
+use outbox_store::Event;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{Instant, timeout_at};
@@ -15,23 +14,7 @@ const BODIES: usize = 64;
 const BODY_BYTES: usize = 1 << 20;
 
 fn events(count: usize) -> Vec<Event> {
-    let event = |n: usize| Event {
-        id: Uuid::from_u128(n as u128),
-        seq: 1,
-        row: RowRef(1),
-        aggregate_type: "Order".into(),
-        aggregate_id: format!("k{n}"),
-        event_type: None,
-        payload: Payload::Tombstone,
-        content_type: None,
-        headers: None,
-        destination: None,
-        created_at: OffsetDateTime::UNIX_EPOCH,
-        retry_count: 0,
-        max_retries: None,
-        lost_count: 0,
-        is_hold: false,
-    };
+    let event = |n: usize| Event { id: Uuid::from_u128(n as u128), ..Event::bare(1, format!("k{n}")) };
     (0..count).map(event).collect()
 }
 

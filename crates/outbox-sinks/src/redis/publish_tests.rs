@@ -1,8 +1,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use outbox_store::{Event, Payload, RowRef};
-use time::OffsetDateTime;
+use outbox_store::Event;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use uuid::Uuid;
@@ -11,23 +10,7 @@ use super::*;
 use crate::{Refusal, Sink};
 
 fn event(key: &str) -> Event {
-    Event {
-        id: Uuid::nil(),
-        seq: 1,
-        row: RowRef(1),
-        aggregate_type: "Order".into(),
-        aggregate_id: key.into(),
-        event_type: None,
-        payload: Payload::Tombstone,
-        content_type: None,
-        headers: None,
-        destination: None,
-        created_at: OffsetDateTime::UNIX_EPOCH,
-        retry_count: 0,
-        max_retries: None,
-        lost_count: 0,
-        is_hold: false,
-    }
+    Event { id: Uuid::nil(), ..Event::bare(1, key) }
 }
 
 fn message<'a>(event: &'a Event, stream: &'a str, body: &Bytes) -> Message<'a> {

@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use outbox_sinks::Message;
-use outbox_store::{Event, Payload, RowRef};
-use time::OffsetDateTime;
+use outbox_store::{Event, Payload};
 use tokio::time::Instant;
 use uuid::Uuid;
 
@@ -13,20 +12,8 @@ use uuid::Uuid;
 pub(crate) fn event(seq: i64, key: &str, json: &'static str) -> Event {
     Event {
         id: Uuid::from_u128(seq as u128),
-        seq,
-        row: RowRef(1),
-        aggregate_type: "Order".into(),
-        aggregate_id: key.into(),
-        event_type: None,
         payload: Payload::Json(Bytes::from_static(json.as_bytes())),
-        content_type: None,
-        headers: None,
-        destination: None,
-        created_at: OffsetDateTime::UNIX_EPOCH,
-        retry_count: 0,
-        max_retries: None,
-        lost_count: 0,
-        is_hold: false,
+        ..Event::bare(seq, key)
     }
 }
 

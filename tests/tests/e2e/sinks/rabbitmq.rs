@@ -266,20 +266,11 @@ async fn nacks_are_charged_and_keep_the_order() -> Result<()> {
 fn events(count: usize, bytes: usize) -> Vec<Event> {
     let event = |n: usize| Event {
         id: Uuid::now_v7(),
-        seq: i64::try_from(n).expect("few events"),
         row: RowRef(0),
         aggregate_type: "Order".to_owned(),
-        aggregate_id: format!("k{n}"),
-        event_type: None,
         payload: Payload::Binary(vec![b'x'; bytes].into()),
-        content_type: None,
-        headers: None,
-        destination: None,
         created_at: time::OffsetDateTime::now_utc(),
-        retry_count: 0,
-        max_retries: None,
-        lost_count: 0,
-        is_hold: false,
+        ..Event::bare(i64::try_from(n).expect("few events"), format!("k{n}"))
     };
     (0..count).map(event).collect()
 }
