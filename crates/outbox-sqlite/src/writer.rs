@@ -14,9 +14,10 @@ const FIRST_BACKOFF: Duration = Duration::from_millis(1);
 /// … until this.
 const LONGEST_BACKOFF: Duration = Duration::from_millis(20);
 
-/// The shortest pause between two write transactions while an application writes too. It is as long as the last
-/// transaction took where that is longer: an application that found the lock taken looks again ever more rarely, and
-/// would miss short pauses between long transactions again and again.
+/// The shortest pause between two write transactions while an application writes too. It is once to twice as long as the
+/// last transaction took where that is longer: an application that found the lock taken looks again ever more rarely,
+/// and would miss short pauses between long transactions again and again. How long is left to chance, because SQLite's
+/// own waiting has a beat of 25 and 100 ms, which must not be ours too.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(3);
 /// The longest one.
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
@@ -60,7 +61,7 @@ impl Writer {
         F: FnOnce(&mut Slot) -> Result<T, Error> + Send + 'static,
     {
         let mut slot = Arc::clone(&self.slot).lock_owned().await;
-        let pause = slot.pace.pause(Instant::now());
+        let pause = slot.pace.pause(Instant::now(), rand::rng().random_range(1.0..=2.0));
         if !pause.is_zero() {
             tokio::time::sleep(pause).await;
         }
@@ -170,13 +171,13 @@ struct Pace {
 }
 
 impl Pace {
-    /// How long to wait before the next transaction.
-    fn pause(&self, now: Instant) -> Duration {
+    /// How long to wait before the next transaction: `stretch` times as long as the last one took.
+    fn pause(&self, now: Instant, stretch: f64) -> Duration {
         let beside_others = self.others_committed.is_some_and(|at| now.duration_since(at) < BESIDE_OTHERS);
         match (self.last_began, self.last_ended) {
             (Some(began), Some(ended)) if beside_others => {
-                let took = ended.duration_since(began);
-                took.clamp(SHORTEST_PAUSE, LONGEST_PAUSE).saturating_sub(now.duration_since(ended))
+                let stretched = ended.duration_since(began).mul_f64(stretch);
+                stretched.clamp(SHORTEST_PAUSE, LONGEST_PAUSE).saturating_sub(now.duration_since(ended))
             }
             _ => Duration::ZERO,
         }
@@ -203,25 +204,26 @@ mod tests {
     fn it_pauses_only_while_others_commit() {
         let start = Instant::now();
         let mut pace = Pace::default();
-        assert_eq!(pace.pause(start), Duration::ZERO);
+        assert_eq!(pace.pause(start, 1.0), Duration::ZERO);
         pace.began(1, start);
         pace.ended(start);
         pace.began(1, start);
         pace.ended(start);
-        assert_eq!(pace.pause(start), Duration::ZERO, "alone");
+        assert_eq!(pace.pause(start, 1.0), Duration::ZERO, "alone");
         pace.began(2, start);
         pace.ended(start);
-        assert_eq!(pace.pause(start), SHORTEST_PAUSE);
+        assert_eq!(pace.pause(start, 1.0), SHORTEST_PAUSE);
         let ms = Duration::from_millis;
-        assert_eq!(pace.pause(start + ms(1)), SHORTEST_PAUSE - ms(1));
-        assert_eq!(pace.pause(start + SHORTEST_PAUSE), Duration::ZERO, "it has paused already");
+        assert_eq!(pace.pause(start + ms(1), 2.0), SHORTEST_PAUSE - ms(1));
+        assert_eq!(pace.pause(start + SHORTEST_PAUSE, 1.0), Duration::ZERO, "it has paused already");
         pace.ended(start + ms(20));
-        assert_eq!(pace.pause(start + ms(25)), ms(15), "as long as the transaction took");
+        assert_eq!(pace.pause(start + ms(25), 1.0), ms(15), "as long as the transaction took");
+        assert_eq!(pace.pause(start + ms(25), 1.5), ms(25), "and half as long again");
         pace.ended(start + ms(700));
-        assert_eq!(pace.pause(start + ms(700)), LONGEST_PAUSE);
+        assert_eq!(pace.pause(start + ms(700), 1.0), LONGEST_PAUSE);
         let later = start + BESIDE_OTHERS;
         pace.began(2, later);
         pace.ended(later);
-        assert_eq!(pace.pause(later), Duration::ZERO, "alone again");
+        assert_eq!(pace.pause(later, 1.0), Duration::ZERO, "alone again");
     }
 }
