@@ -46,6 +46,11 @@ enum Command {
         #[command(flatten)]
         work: Workload,
     },
+    /// The rabbitmq sink beside its client alone: no database.
+    Rabbitmq {
+        #[command(flatten)]
+        work: Workload,
+    },
     /// SQLite beside an application that commits every 10 ms, with and without the relay.
     Beside {
         #[command(flatten)]
@@ -59,6 +64,7 @@ async fn main() -> Result<()> {
         Command::Drain { engine, work, keep } => drain::run(engine, work, keep).await,
         Command::Blocked { engine, work } => blocked::run(engine, work).await,
         Command::Kafka { work } => sinks::kafka::run(work).await,
+        Command::Rabbitmq { work } => sinks::rabbitmq::run(work).await,
         Command::Beside { work } => beside::run(work).await,
     }
 }
