@@ -119,7 +119,6 @@ fn first_line(error: &minijinja::Error) -> String {
 mod tests {
     use bytes::Bytes;
     use outbox_store::Payload;
-
     use uuid::Uuid;
 
     use super::*;

@@ -1,4 +1,4 @@
-//! Where the relay delivers to. Adding a sink = one file, one cargo feature and one line in the registry.
+//! Where the relay delivers to. Adding a sink = one module, one cargo feature and one line in the registry.
 
 pub mod batch;
 #[cfg(any(feature = "stdout", feature = "file"))]
