@@ -1,0 +1,1 @@
+//! Consumers process each event once: effect and mark commit together.
