@@ -123,13 +123,13 @@ begin
       where pg_visible_in_snapshot(x, s)),
     scan as materialized (
       select case when p_full then 0 else f end f, case when p_full then '-infinity' else d end d from start),
-    ready as materialized (
+    ready as (
       select ctid cc, seq, aggregate_type a, aggregate_id i, status, lost_count,
         pg_column_size(payload) p1, pg_column_size(payload_bytes) p2, 'R'::"char" kind, null::timestamptz av
       from {schema}.outbox_tasks
       where queue = p_queue and seq >= (select f from scan) and settled_at is null and available_at is null
       order by seq limit v_window),
-    due as materialized (
+    due as (
       select ctid cc, seq, aggregate_type a, aggregate_id i, status, lost_count,
         pg_column_size(payload) p1, pg_column_size(payload_bytes) p2, 'D'::"char" kind, available_at av
       from {schema}.outbox_tasks
@@ -141,31 +141,39 @@ begin
       select ctid cc, seq, aggregate_type a, aggregate_id i, status, lost_count,
         pg_column_size(payload) p1, pg_column_size(payload_bytes) p2, 'F'::"char" kind, null
       from {schema}.outbox_tasks where ctid = any(v_follow)),
-    in_flight as materialized (select a, i from seen where status = 'PROCESSING'),
+    in_flight as materialized (select a, i, seq, kind from seen where status = 'PROCESSING'),
+    flight as materialized (
+      select count(*) n, count(*) filter (where kind = 'R') ready_n, min(seq) filter (where kind = 'R') ready_left
+      from in_flight),
+    edge as materialized (
+      select count(*) filter (where kind = 'R') ready_n, max(seq) filter (where kind = 'R') ready_end,
+        count(*) filter (where kind = 'D') due_n, max(av) due_end
+      from seen),
     walked as materialized (select * from unnest(v_key_at, v_key_id, v_key_busy, v_key_waits) u(a, i, busy, waits)),
     -- A few blocked keys are looked up by hash, many by index: a probe for each row costs a tenth of a claim.
     few_blocks as materialized (
       select aggregate_type a, aggregate_id i from {schema}.outbox_blocked_keys
       where not v_many_blocks and queue = p_queue),
-    -- materialized: inlined, `free` is worked out once in each aggregate that filters by it
+    -- Only what could go: half of a window is usually in flight. Materialized: inlined, `free` is worked out once in each
+    -- aggregate that filters by it.
     judged as materialized (
       select seen.*, b.hold_after, b.follow_from,
         -- waits for the head, or behind followers that wait; a row behind the last followers in flight is left as it is
-        coalesce(seen.status = 'PENDING' and kind <> 'F' and seq > b.hold_after
-          and (not b.released or coalesce(waits, true)), false) blocked,
+        coalesce(kind <> 'F' and seq > b.hold_after and (not b.released or coalesce(waits, true)), false) blocked,
         -- in a list, so that it is looked up by hash: a join to it is planned for few rows, as a nested loop
-        seen.status = 'PENDING' and (seen.a, seen.i) not in (select a, i from in_flight)
+        (seen.a, seen.i) not in (select a, i from in_flight)
           and (b.hold_after is null or kind = 'F' or seq <= b.hold_after)
           and not coalesce(b.released and coalesce(busy, true), false)
           -- beyond the end of a ready window that was cut off an earlier row of the key may be ready, or in flight
           and (kind <> 'D' or seq <= (
-            select case when count(*) < v_window then 9223372036854775807 else max(ready.seq) end from ready)) free
+            select case when ready_n < v_window then 9223372036854775807 else ready_end end from edge)) free
       from seen
       left join lateral (
         select * from {schema}.outbox_blocked_keys b
         where (v_many_blocks or (seen.a, seen.i) in (select a, i from few_blocks))
           and b.queue = p_queue and b.aggregate_type = seen.a and b.aggregate_id = seen.i offset 0) b on true
-      left join walked on walked.a = seen.a and walked.i = seen.i),
+      left join walked on walked.a = seen.a and walked.i = seen.i
+      where seen.status = 'PENDING'),
     summed as (
       select *, count(*) filter (where blocked) over o blocked_n, count(*) filter (where free) over o free_n,
         sum(8 ^ least(lost_count, 7)) filter (where free) over o weight,
@@ -177,15 +185,15 @@ begin
       from summed)
     select array_agg(cc) filter (where pick), array_agg(seq) filter (where pick and seq = hold_after),
       array_agg(cc) filter (where park), array_agg(cc) filter (where park and seq < follow_from),
-      count(*) filter (where free), count(*) filter (where kind = 'R'), count(*) filter (where kind = 'D'),
-      bool_or(status = 'PROCESSING'),
-      max(seq) filter (where kind = 'R'), min(seq) filter (where kind = 'R' and not park),
-      max(av), min(av) filter (where status = 'PENDING' and not park and not pick),
+      count(*) filter (where free), (select ready_n from edge), (select due_n from edge), (select n > 0 from flight),
+      (select ready_end from edge),
+      least(min(seq) filter (where kind = 'R' and not park), (select ready_left from flight)),
+      (select due_end from edge), min(av) filter (where not park and not pick),
       min(seq) filter (where pick and kind = 'R'), max(seq) filter (where pick and kind = 'R'),
       (select f from start), (select d from start),
       count(*) filter (where pick and (kind = 'R' and seq < (select f from start)
         or kind = 'D' and av < (select d from start))),
-      count(*) filter (where kind = 'R' and status = 'PROCESSING'),
+      (select ready_n from flight),
       (select array_agg(x order by x) from running), (select array_agg(f order by x) from running),
       (select array_agg(d order by x) from running)
     into v_pick, v_hold_seqs, v_park, v_below, v_free, v_ready, v_due, v_held, v_end, v_left, v_due_end, v_due_left,

@@ -13,6 +13,7 @@ use tokio::time::timeout;
 use crate::connections::Connections;
 use crate::event::read_event;
 use crate::store::{Inner, blocks_when_failed, millis};
+use crate::wake_up::Sleeper;
 use crate::wire::{self, Seqs, Timestamp, Timestamps, Xids};
 
 /// A scan from the beginning is made this often as a safety net.
@@ -22,10 +23,16 @@ const FULL_SCAN_EVERY: Duration = Duration::from_secs(60);
 const FULL_SCAN_SHARE: u32 = 100;
 
 /// An idle claimer looks for new rows after this time, and then twice as late each time,
-const SHORTEST_PAUSE: Duration = Duration::from_millis(5);
+const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
 
 /// until the pauses are this long.
 const LONGEST_PAUSE: Duration = Duration::from_millis(250);
+
+/// When the next pause would be this long, it asks to be woken instead.
+const SLEEP_FROM: Duration = Duration::from_millis(8);
+
+/// Claims with rows in a row, nothing empty in between, after which producers need not notify any more.
+const AWAKE_AFTER: u32 = 3;
 
 /// Where the next scan starts, as the last claim said: two places, and the transactions that may still commit rows
 /// before them.
@@ -73,8 +80,12 @@ pub(crate) struct PostgresClaimer {
     policy: Arc<QueuePolicy>,
     memory: Memory,
     full_scan_at: Instant,
-    /// How long the next wait takes.
+    /// How long the next wait takes when nobody wakes it.
     pause: Duration,
+    /// Claims with rows since the last empty one.
+    busy_claims: u32,
+    /// `None` where rows are only found by polling.
+    sleeper: Option<Sleeper>,
 }
 
 /// An answer to a claim, read but not yet judged.
@@ -88,7 +99,16 @@ struct Answer {
 
 impl PostgresClaimer {
     pub(crate) fn new(inner: Arc<Inner>, policy: Arc<QueuePolicy>) -> Self {
-        Self { inner, policy, memory: Memory::empty(), full_scan_at: Instant::now(), pause: SHORTEST_PAUSE }
+        let sleeper = inner.wake_up.as_ref().map(|wake_up| Sleeper::new(Arc::clone(wake_up), &policy.name));
+        Self {
+            inner,
+            policy,
+            memory: Memory::empty(),
+            full_scan_at: Instant::now(),
+            pause: SHORTEST_PAUSE,
+            busy_claims: 0,
+            sleeper,
+        }
     }
 
     async fn ask(&self, full: bool) -> Result<Answer, StoreError> {
@@ -160,10 +180,13 @@ impl PostgresClaimer {
         }
         match (answer.outcome.as_str(), answer.claim) {
             ("Rows", Some(claim)) => {
-                self.pause = SHORTEST_PAUSE;
+                self.stay_awake();
                 Ok(Claimed::Rows(claim))
             }
-            ("Empty", _) => Ok(Claimed::Empty { next_due: answer.next_due }),
+            ("Empty", _) => {
+                self.busy_claims = 0;
+                Ok(Claimed::Empty { next_due: answer.next_due })
+            }
             ("Busy", _) => Ok(Claimed::Busy),
             ("Held", _) => Ok(Claimed::Held),
             ("Paused", _) => Ok(Claimed::Paused),
@@ -172,6 +195,17 @@ impl PostgresClaimer {
                 self.policy.name
             ))),
             (other, _) => Err(StoreError::Failed(format!("a claim answered {other:?}").into())),
+        }
+    }
+
+    /// There is work. When it goes on, notifications would only cost the producers.
+    fn stay_awake(&mut self) {
+        self.pause = SHORTEST_PAUSE;
+        self.busy_claims = self.busy_claims.saturating_add(1);
+        if self.busy_claims >= AWAKE_AFTER
+            && let Some(sleeper) = &self.sleeper
+        {
+            sleeper.disarm();
         }
     }
 }
@@ -192,6 +226,15 @@ impl Claimer for PostgresClaimer {
     }
 
     async fn wait(&mut self, at_most: Duration) {
+        if let Some(sleeper) = &self.sleeper {
+            if sleeper.is_armed() {
+                return sleeper.sleep(at_most).await;
+            }
+            // Armed, it returns at once: the claim after this one is the last look before the sleep.
+            if self.pause >= SLEEP_FROM && sleeper.arm().await {
+                return;
+            }
+        }
         tokio::time::sleep(self.pause.min(at_most)).await;
         self.pause = (self.pause * 2).min(LONGEST_PAUSE);
     }

@@ -12,6 +12,7 @@ mod options;
 mod settle;
 mod sql;
 mod store;
+mod wake_up;
 mod wire;
 
 pub use migrations::migrations_sql;

@@ -69,6 +69,8 @@ statements!(
     settle,
     stats,
     sweep,
+    wake_up_lock,
+    wake_up_unlock,
 );
 
 #[cfg(test)]

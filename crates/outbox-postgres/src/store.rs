@@ -17,6 +17,7 @@ use crate::connections::Connections;
 use crate::migrations;
 use crate::options::PostgresOptions;
 use crate::sql::{Schema, Statements};
+use crate::wake_up::WakeUp;
 use crate::wire::time_at;
 
 /// Long work gets this many times the usual timeout.
@@ -43,6 +44,8 @@ pub(crate) struct Inner {
     pub(crate) quick: Connections,
     /// For scans from far back, statistics, operators.
     pub(crate) slow: Connections,
+    /// `None` where session locks and notifications cannot be used.
+    pub(crate) wake_up: Option<Arc<WakeUp>>,
     schema: Schema,
 }
 
@@ -66,8 +69,14 @@ impl PostgresStore {
         let schema = Schema::new(&options.schema)?;
         let usual = options.statement_timeout;
         let long = usual * SLOW_FACTOR;
+        let statements = Statements::new(&schema);
+        let wake_up = (options.wake_up && !options.behind_pooler).then(|| {
+            let (lock, unlock) = (statements.wake_up_lock.clone(), statements.wake_up_unlock.clone());
+            Arc::new(WakeUp::new(options.session(usual), lock, unlock))
+        });
         let inner = Inner {
-            statements: Statements::new(&schema),
+            statements,
+            wake_up,
             quick: Connections::new(options.session(usual), options.max_connections, usual),
             slow: Connections::new(options.session(long), SLOW_CONNECTIONS, long),
             relay: options.relay,

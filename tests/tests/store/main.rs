@@ -6,3 +6,4 @@ mod model;
 mod plain_sql;
 mod postgres;
 mod protocol;
+mod wake_up;

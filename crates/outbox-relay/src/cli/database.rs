@@ -11,7 +11,7 @@ use sqlx::ConnectOptions;
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 
-use crate::config::{Engine, Settings, SqliteConfig, StoreSettings, Synchronous};
+use crate::config::{Engine, Pooler, Settings, SqliteConfig, StoreSettings, Synchronous, WakeUp};
 
 /// Said wherever a command needs a queue and none is configured. The keys can be pasted into a file as they are.
 pub(super) const NO_QUEUE: &str = r#"no queue is configured, so there is nothing to deliver: write to outbox.toml, for a start, the two lines: queues.default.sink = "out" and: sinks.out.type = "stdout""#;
@@ -92,6 +92,8 @@ async fn store(settings: &Settings, create: bool) -> Result<Arc<dyn Store>, Stor
             let options = PostgresOptions {
                 schema: config.schema.clone(),
                 relay: settings.relay.clone(),
+                wake_up: config.wake_up == WakeUp::Notify,
+                behind_pooler: config.pooler == Pooler::Transaction,
                 ..PostgresOptions::from_url(url)?
             };
             Ok(Arc::new(PostgresStore::new(options)?))

@@ -69,8 +69,14 @@ pub(super) const ROOT: &[Key] = &[
 const STORE: &[Key] = &[
     key("url", Kind::Secret),
     key("url_file", Kind::Text),
-    key("postgres", Kind::Table(&[key("schema", Kind::Text)])),
+    key("postgres", Kind::Table(POSTGRES)),
     key("sqlite", Kind::Table(SQLITE)),
+];
+
+const POSTGRES: &[Key] = &[
+    key("schema", Kind::Text),
+    key("wake_up", Kind::OneOf(&["notify", "poll"])),
+    key("pooler", Kind::OneOf(&["none", "transaction"])),
 ];
 
 const SQLITE: &[Key] = &[

@@ -67,11 +67,37 @@ impl Default for StoreConfig {
 pub struct PostgresConfig {
     /// The schema that holds the outbox tables.
     pub schema: String,
+    /// How an idle relay learns of new rows.
+    pub wake_up: WakeUp,
+    /// What stands between the relay and the server.
+    pub pooler: Pooler,
+}
+
+/// A connection pooler between the relay and a PostgreSQL server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Pooler {
+    /// None, or one that gives each session a connection of its own.
+    #[default]
+    None,
+    /// One that gives a connection for a transaction at a time: the relay asks for nothing that belongs to a session.
+    Transaction,
+}
+
+/// How an idle relay learns of new rows on PostgreSQL.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WakeUp {
+    /// Producers notify while the relay sleeps.
+    #[default]
+    Notify,
+    /// It looks four times a second. For applications with two-phase commits.
+    Poll,
 }
 
 impl Default for PostgresConfig {
     fn default() -> Self {
-        Self { schema: "public".to_owned() }
+        Self { schema: "public".to_owned(), wake_up: WakeUp::default(), pooler: Pooler::default() }
     }
 }
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 /// The first pause after work; also the shortest between two claims.
 pub(super) const SHORTEST: Duration = Duration::from_millis(1);
 
-/// The longest pause of an idle queue whose store has nothing better to wait for.
-const LONGEST: Duration = Duration::from_millis(100);
+/// The longest pause of an idle queue. A store that knows when rows come ends it earlier; this is for what no store sees.
+const LONGEST: Duration = Duration::from_secs(1);
 
 /// The longest pause between two tries for a lock that others hold.
 const LONGEST_BUSY: Duration = Duration::from_millis(20);
@@ -58,8 +58,8 @@ mod tests {
     #[test]
     fn pauses_grow_to_their_limit_and_start_over_after_work() {
         let mut idle = Idle::new();
-        let pauses: Vec<_> = (0..9).map(|_| idle.empty(None).as_millis()).collect();
-        assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 64, 100, 100]);
+        let pauses: Vec<_> = (0..12).map(|_| idle.empty(None).as_millis()).collect();
+        assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000, 1000]);
         assert_eq!(idle.empty(Some(Duration::from_millis(7))).as_millis(), 7);
         assert_eq!(idle.empty(Some(Duration::ZERO)), SHORTEST);
         idle.reset();
