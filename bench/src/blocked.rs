@@ -3,7 +3,6 @@
 //! Each phase drains the same number of rows of other keys twice on a database of its own: with the key blocked, and
 //! with the same backlog unblocked. PostgreSQL and SQLite.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::PoisonError;
@@ -11,19 +10,16 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use async_trait::async_trait;
-use outbox_postgres::{PostgresOptions, PostgresStore};
-use outbox_relay::settings::{Backoff, Envelope, QueueSettings};
-use outbox_relay::{Relay, RelayParts, SinkBinding};
+use outbox_relay::Relay;
 use outbox_sinks::{Answer, Cause, Message, Sink};
-use outbox_sqlite::{SqliteOptions, SqliteStore};
-use outbox_store::{Published, QueuePolicy, Store};
-use outbox_sweeper::SweeperSettings;
+use outbox_store::Store;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::drain::open_sqlite;
 use crate::engine::{Database, Engine, Server};
+use crate::in_process;
 use crate::workload::{Summary, Workload};
 
 const HOT: &str = "hot";
@@ -152,7 +148,7 @@ pub(crate) async fn run(engine: Engine, work: Workload) -> Result<()> {
 /// The key is refused while its followers are met and while it is held, then let through.
 async fn blocked_round(server: &Server, work: &Workload) -> Result<[f64; 3]> {
     let database = server.fresh_database().await?;
-    let store = open(server.engine(), &database).await?;
+    let store = in_process::open(server.engine(), &database).await?;
     fill(server.engine(), &database, work, true).await?;
     let met = Gate::new(false);
     let met_rate = drain_others(&store, work, &met).await?;
@@ -182,7 +178,7 @@ async fn blocked_round(server: &Server, work: &Workload) -> Result<[f64; 3]> {
 /// The same backlogs with the gate open from the start.
 async fn unblocked_round(server: &Server, work: &Workload) -> Result<[f64; 3]> {
     let database = server.fresh_database().await?;
-    let store = open(server.engine(), &database).await?;
+    let store = in_process::open(server.engine(), &database).await?;
     let mut rates = [0.0; 3];
     for (phase, rate) in rates.iter_mut().enumerate() {
         fill(server.engine(), &database, work, phase == 0).await?;
@@ -246,43 +242,7 @@ async fn ready_rows(engine: Engine, database: &Database) -> Result<i64> {
 }
 
 fn relay(store: &Arc<dyn Store>, work: &Workload, gate: &Arc<Gate>) -> Result<Relay> {
-    let mut policy = QueuePolicy::named("default");
-    policy.batch = work.batch;
-    policy.published = Published::Delete;
-    policy.max_retries = 1_000_000;
-    let retry = Backoff { initial: RETRY, factor: 1.0, max: RETRY, jitter: 0.0 };
-    let queue = QueueSettings {
-        policy: Arc::new(policy),
-        sink: "gate".to_owned(),
-        destination: None,
-        publish_timeout: Duration::from_secs(20),
-        retry,
-    };
-    let sink: Arc<dyn Sink> = Arc::clone(gate) as _;
-    let parts = RelayParts {
-        name: "bench".to_owned(),
-        store: Arc::clone(store),
-        queues: vec![queue],
-        sinks: BTreeMap::from([("gate".to_owned(), SinkBinding { sink, envelope: Envelope::Raw })]),
-        sweeper: SweeperSettings { interval: Duration::from_secs(5), checkpoint: None },
-        shutdown_grace: Duration::from_secs(10),
-    };
-    Relay::new(parts).map_err(anyhow::Error::msg)
-}
-
-async fn open(engine: Engine, database: &Database) -> Result<Arc<dyn Store>> {
-    let store: Arc<dyn Store> = match engine {
-        Engine::Postgres => {
-            Arc::new(PostgresStore::connect(PostgresOptions::from_url(&database.url)?).await?)
-        }
-        Engine::Sqlite => {
-            let mut options = SqliteOptions::from_url(&database.url, "bench")?;
-            options.create = true;
-            Arc::new(SqliteStore::open(options).await?)
-        }
-    };
-    store.migrate().await?;
-    Ok(store)
+    in_process::relay(store, work.batch, RETRY, Arc::clone(gate) as _)
 }
 
 /// Rows of other keys; with `hot`, a row of the one key before each of them.

@@ -5,6 +5,8 @@ mod beside;
 mod blocked;
 mod drain;
 mod engine;
+mod idle;
+mod in_process;
 mod sinks;
 mod textbook;
 mod workload;
@@ -41,6 +43,17 @@ enum Command {
         #[command(flatten)]
         work: Workload,
     },
+    /// Single events to an idle relay: latency from commit to acknowledgement, and what idling costs.
+    Idle {
+        /// The database.
+        engine: Engine,
+        /// Events in a run.
+        #[arg(long, default_value_t = 500)]
+        events: u32,
+        /// Runs.
+        #[arg(long, default_value_t = 3)]
+        runs: u32,
+    },
     /// The kafka sink beside its client alone: no database.
     Kafka {
         #[command(flatten)]
@@ -63,6 +76,7 @@ async fn main() -> Result<()> {
     match Arguments::parse().command {
         Command::Drain { engine, work, keep } => drain::run(engine, work, keep).await,
         Command::Blocked { engine, work } => blocked::run(engine, work).await,
+        Command::Idle { engine, events, runs } => idle::run(engine, events, runs).await,
         Command::Kafka { work } => sinks::kafka::run(work).await,
         Command::Rabbitmq { work } => sinks::rabbitmq::run(work).await,
         Command::Beside { work } => beside::run(work).await,

@@ -1,5 +1,6 @@
 -- The queues are found by jumping from one name to the next in the indexes, so that rows in a queue that nobody has
--- registered show too. $1 is where counting stops.
+-- registered show too. $1 is where counting stops: a big backlog would be read whole, again and again. Ready rows beyond
+-- it are taken to lie as densely among the seqs as those that were counted.
 with recursive
 ready as (
   (select queue from {schema}.outbox_tasks where settled_at is null and available_at is null order by queue limit 1)
@@ -23,7 +24,8 @@ names as (
   select queue from {schema}.outbox_queues union select queue from ready union select queue from parked
   union select queue from failed)
 select n.queue,
-  r.pending + p.pending as pending,
+  r.pending + p.pending + case when r.counted < $1 then 0
+    else ((s.last_seq - r.newest)::numeric * r.counted / (r.newest - r.oldest + 1))::bigint end as pending,
   r.processing + p.processing as processing,
   (select count(*) from (
     select from {schema}.outbox_tasks t where t.queue = n.queue and failed_at is not null limit $1) f) as failed,
@@ -38,12 +40,14 @@ select n.queue,
       where t.queue = n.queue and settled_at is null and available_at < 'infinity' and available_at <= now()
         and status = 'PENDING'
       order by available_at, seq limit 1)) as oldest,
-  (select case when is_called then last_value else 0 end from {schema}.outbox_tasks_seq_seq) as last_seq,
+  s.last_seq,
   coalesce((select paused from {schema}.outbox_queues q where q.queue = n.queue), false) as paused
 from names n
+cross join (select case when is_called then last_value else 0 end last_seq from {schema}.outbox_tasks_seq_seq) s
 cross join lateral (
-  select count(*) filter (where status = 'PENDING') pending, count(*) filter (where status = 'PROCESSING') processing
-  from (select status from {schema}.outbox_tasks t
+  select count(*) filter (where status = 'PENDING') pending, count(*) filter (where status = 'PROCESSING') processing,
+    count(*) counted, min(seq) oldest, max(seq) newest
+  from (select status, seq from {schema}.outbox_tasks t
     where t.queue = n.queue and settled_at is null and available_at is null order by seq limit $1) x) r
 cross join lateral (
   select count(*) filter (where status = 'PENDING') pending, count(*) filter (where status = 'PROCESSING') processing
