@@ -36,7 +36,9 @@ pub(super) const LIBRARIES: [Library; 2] = [Library::Sqlx, Library::Native];
 impl Base {
     /// One on each server there is, and one on SQLite, with the default tables and `effects`.
     pub(super) async fn all() -> Vec<Self> {
-        let mut all = vec![Self::Sqlite(TempDir::new().unwrap())];
+        // In memory where there is such a place: what is killed here is processes, not the machine.
+        let directory = TempDir::new_in("/dev/shm").or_else(|_| TempDir::new()).unwrap();
+        let mut all = vec![Self::Sqlite(directory)];
         for server in shared() {
             all.push(Self::postgres(server).await);
         }

@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader, Lines, Write};
 use std::process::{Child, ChildStdout, Stdio};
 
 use outbox_tests::process::{bound, spawn};
+use tokio::task::JoinSet;
 
 use super::client::{Base, Library};
 
@@ -51,28 +52,38 @@ impl Consumer {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_consumer_killed_between_effect_and_commit_leaves_one_effect() {
+    let mut all = JoinSet::new();
     for base in Base::all().await {
-        let mut survivor = Consumer::start(&base);
-        for n in 0..KILLS + KILLS_AROUND_COMMIT {
-            let id = format!("event-{n}");
-            let mut victim = Consumer::start(&base);
-            victim.tell(&id);
-            assert_eq!(victim.hear(), "first");
-            let commits = n >= KILLS;
-            if commits {
-                victim.tell("commit");
-            }
-            victim.kill();
-            // The broker delivers again what was not acknowledged, and once more for good measure.
-            let redelivered = survivor.process(&id);
-            assert!(commits || redelivered == "first", "{id}: the mark outlived its effect");
-            assert_eq!(survivor.process(&id), "duplicate");
-        }
-        survivor.kill();
-        let mut client = base.connect(Library::Sqlx).await;
-        let all = (KILLS + KILLS_AROUND_COMMIT) as i64;
-        assert_eq!(client.number("SELECT count(*) FROM effects").await, all);
-        assert_eq!(client.number("SELECT count(DISTINCT event_id) FROM effects").await, all);
-        assert_eq!(client.number("SELECT count(*) FROM processed_events").await, all);
+        all.spawn_blocking(move || {
+            kill_many(&base);
+            base
+        });
     }
+    let total = (KILLS + KILLS_AROUND_COMMIT) as i64;
+    for base in all.join_all().await {
+        let mut client = base.connect(Library::Sqlx).await;
+        assert_eq!(client.number("SELECT count(*) FROM effects").await, total);
+        assert_eq!(client.number("SELECT count(DISTINCT event_id) FROM effects").await, total);
+        assert_eq!(client.number("SELECT count(*) FROM processed_events").await, total);
+    }
+}
+
+fn kill_many(base: &Base) {
+    let mut survivor = Consumer::start(base);
+    for n in 0..KILLS + KILLS_AROUND_COMMIT {
+        let id = format!("event-{n}");
+        let mut victim = Consumer::start(base);
+        victim.tell(&id);
+        assert_eq!(victim.hear(), "first");
+        let commits = n >= KILLS;
+        if commits {
+            victim.tell("commit");
+        }
+        victim.kill();
+        // The broker delivers again what was not acknowledged, and once more for good measure.
+        let redelivered = survivor.process(&id);
+        assert!(commits || redelivered == "first", "{id}: the mark outlived its effect");
+        assert_eq!(survivor.process(&id), "duplicate");
+    }
+    survivor.kill();
 }

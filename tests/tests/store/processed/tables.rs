@@ -249,7 +249,7 @@ async fn the_printed_migration_makes_the_same_table() {
         let engine = if base.is_postgres() { Engine::Postgres } else { Engine::Sqlite };
         for library in LIBRARIES {
             let mut client = base.connect(library).await;
-            client.execute("DROP TABLE processed_events").await.unwrap();
+            client.execute("DROP TABLE processed_events; DROP TABLE IF EXISTS processed_seqs").await.unwrap();
             let missing = client.once("e").await.unwrap_err();
             assert!(
                 !missing.is_try_again() && missing.to_string().starts_with("the database failed"),
