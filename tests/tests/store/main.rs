@@ -5,5 +5,6 @@ mod enqueue;
 mod model;
 mod plain_sql;
 mod postgres;
+mod processed;
 mod protocol;
 mod wake_up;

@@ -6,6 +6,7 @@
 mod fidelity;
 mod http;
 mod kafka;
+mod meta;
 mod missing;
 mod nats;
 mod outage;
