@@ -5,6 +5,7 @@ mod beside;
 mod blocked;
 mod drain;
 mod engine;
+mod enqueue;
 mod sinks;
 mod textbook;
 mod workload;
@@ -41,6 +42,13 @@ enum Command {
         #[command(flatten)]
         work: Workload,
     },
+    /// A business transaction with and without an outbox row, and events in batches beside single ones.
+    Enqueue {
+        /// The database.
+        engine: Engine,
+        #[command(flatten)]
+        load: enqueue::Load,
+    },
     /// The kafka sink beside its client alone: no database.
     Kafka {
         #[command(flatten)]
@@ -63,6 +71,7 @@ async fn main() -> Result<()> {
     match Arguments::parse().command {
         Command::Drain { engine, work, keep } => drain::run(engine, work, keep).await,
         Command::Blocked { engine, work } => blocked::run(engine, work).await,
+        Command::Enqueue { engine, load } => enqueue::run(engine, load).await,
         Command::Kafka { work } => sinks::kafka::run(work).await,
         Command::Rabbitmq { work } => sinks::rabbitmq::run(work).await,
         Command::Beside { work } => beside::run(work).await,
