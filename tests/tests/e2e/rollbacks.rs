@@ -55,7 +55,7 @@ fn orders(writer: u64) -> impl Iterator<Item = Order> {
         key: format!("{writer}/{}", n % KEYS_OF_A_WRITER),
         position: n,
         // Not the same keys each time.
-        end: match (n * 7 + n / KEYS_OF_A_WRITER) % 20 {
+        end: match (n * 7 + n / 20) % 20 {
             0..3 => End::Rollback,
             3..6 => End::Failure,
             _ => End::Commit,

@@ -135,7 +135,8 @@ fn the_outbox_may_be_in_an_attached_database() {
     outbox.enqueue(&connection, NewEvent::new("Order", "1")).unwrap();
     outbox.enqueue_all(&connection, [NewEvent::new("Order", "2")]).unwrap();
     assert_eq!(column(&connection, "SELECT aggregate_id FROM \"my \"\"box\".outbox_tasks"), ["1", "2"]);
-    let unfound = enqueue(&connection, NewEvent::new("Order", "3")).unwrap_err();
+    let empty = Connection::open_in_memory().unwrap();
+    let unfound = enqueue(&empty, NewEvent::new("Order", "3")).unwrap_err();
     assert!(matches!(unfound, EnqueueError::Rusqlite(_)));
     assert!(unfound.to_string().contains("no such table"), "{unfound}");
     assert!(Outbox::in_schema(&"x".repeat(64)).is_err());
