@@ -5,6 +5,7 @@ mod beside;
 mod blocked;
 mod drain;
 mod engine;
+mod enqueue;
 mod idle;
 mod in_process;
 mod sinks;
@@ -54,6 +55,13 @@ enum Command {
         #[arg(long, default_value_t = 3)]
         runs: u32,
     },
+    /// A business transaction with and without an outbox row, and events in batches beside single ones.
+    Enqueue {
+        /// The database.
+        engine: Engine,
+        #[command(flatten)]
+        load: enqueue::Load,
+    },
     /// The kafka sink beside its client alone: no database.
     Kafka {
         #[command(flatten)]
@@ -77,6 +85,7 @@ async fn main() -> Result<()> {
         Command::Drain { engine, work, keep } => drain::run(engine, work, keep).await,
         Command::Blocked { engine, work } => blocked::run(engine, work).await,
         Command::Idle { engine, events, runs } => idle::run(engine, events, runs).await,
+        Command::Enqueue { engine, load } => enqueue::run(engine, load).await,
         Command::Kafka { work } => sinks::kafka::run(work).await,
         Command::Rabbitmq { work } => sinks::rabbitmq::run(work).await,
         Command::Beside { work } => beside::run(work).await,

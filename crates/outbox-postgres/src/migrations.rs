@@ -25,13 +25,14 @@ macro_rules! migration {
 }
 
 /// Forward only, in order. The first is what everything stands on, and so breaking.
-const MIGRATIONS: [Migration; 7] = [
+const MIGRATIONS: [Migration; 8] = [
     migration!(1, "0001_outbox", breaking: true),
     migration!(2, "0002_claim", breaking: false),
     migration!(3, "0003_claim_unordered", breaking: false),
     migration!(4, "0004_settle", breaking: false),
     migration!(5, "0005_sweep", breaking: false),
     migration!(6, "0006_operate", breaking: false),
+    migration!(7, "0007_enqueue", breaking: false),
     migration!(8, "0008_wake_up", breaking: false),
 ];
 

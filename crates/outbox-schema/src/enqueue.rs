@@ -2,37 +2,8 @@ use std::collections::HashSet;
 
 use uuid::Uuid;
 
+use crate::batch::{self, Enqueued, Table};
 use crate::{EnqueueError, NewEvent};
-
-/// Most events in one statement: 13 parameters each on SQLite, which allows 32,766 in all.
-const CHUNK_EVENTS: usize = 1000;
-/// Payload bytes after which a statement takes no further event.
-const CHUNK_BYTES: usize = 32 << 20;
-
-/// What became of an event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Enqueued {
-    /// A row with this id was inserted; it counts once the transaction commits.
-    Inserted(Uuid),
-    /// A row with this id was there already and was left as it is.
-    Duplicate(Uuid),
-}
-
-impl Enqueued {
-    /// The event's id, either way.
-    #[must_use]
-    pub fn id(self) -> Uuid {
-        match self {
-            Self::Inserted(id) | Self::Duplicate(id) => id,
-        }
-    }
-
-    /// True when the row was there already.
-    #[must_use]
-    pub fn is_duplicate(self) -> bool {
-        matches!(self, Self::Duplicate(_))
-    }
-}
 
 /// What events can be enqueued on: sqlx transactions, connections and pooled connections of the engines whose feature
 /// is on. Sealed.
@@ -87,16 +58,9 @@ connections!("sqlite", Sqlite, sqlx::Sqlite, sqlx::SqliteConnection);
 
 /// Where the outbox tables are, for applications that keep them in a schema of their own. The functions
 /// [`enqueue`](crate::enqueue()) and [`enqueue_all`] are for those that do not.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Outbox {
-    /// `outbox_tasks`, with the quoted schema before it if there is one.
-    table: String,
-}
-
-impl Default for Outbox {
-    fn default() -> Self {
-        Self { table: "outbox_tasks".to_owned() }
-    }
+    table: Table,
 }
 
 impl Outbox {
@@ -107,15 +71,7 @@ impl Outbox {
     /// [`EnqueueError::Invalid`] for an empty name and one with NUL in it, [`EnqueueError::TooLarge`] above 63 bytes,
     /// which PostgreSQL would cut off.
     pub fn in_schema(schema: &str) -> Result<Self, EnqueueError> {
-        if schema.is_empty() || schema.contains('\0') {
-            let reason = "must not be empty or contain NUL".to_owned();
-            return Err(EnqueueError::Invalid { field: "schema", reason });
-        }
-        if schema.len() > 63 {
-            let actual = schema.len() as u64;
-            return Err(EnqueueError::TooLarge { field: "schema", actual, limit: 63, unit: "bytes" });
-        }
-        Ok(Self { table: format!("\"{}\".outbox_tasks", schema.replace('"', "\"\"")) })
+        Ok(Self { table: Table::in_schema(schema)? })
     }
 
     /// Inserts one event; see [`enqueue`](crate::enqueue()).
@@ -127,10 +83,9 @@ impl Outbox {
         connection: &mut C,
         event: NewEvent,
     ) -> Result<Enqueued, EnqueueError> {
-        let event = prepare(event)?;
+        let event = batch::prepare(event)?;
         let inserted = insert(connection.engine(), &self.table, std::slice::from_ref(&event)).await?;
-        let id = event.event_id();
-        Ok(if inserted == 1 { Enqueued::Inserted(id) } else { Enqueued::Duplicate(id) })
+        Ok(batch::outcome(&event, inserted))
     }
 
     /// Inserts many events; see [`enqueue_all`].
@@ -142,15 +97,15 @@ impl Outbox {
         connection: &mut C,
         events: impl IntoIterator<Item = NewEvent>,
     ) -> Result<Vec<Enqueued>, EnqueueError> {
-        let events = events.into_iter().map(prepare).collect::<Result<Vec<_>, _>>()?;
+        let events = batch::prepare_all(events)?;
         let mut enqueued = Vec::with_capacity(events.len());
-        for chunk in chunks(&events) {
-            if chunk.iter().any(NewEvent::may_be_duplicate) {
-                let mut inserted = insert_returning(connection.engine(), &self.table, chunk).await?;
-                enqueued.extend(chunk.iter().map(|event| tell_apart(event.event_id(), &mut inserted)));
+        for chunk in batch::chunks(&events) {
+            if batch::may_have_duplicates(chunk) {
+                let inserted = insert_returning(connection.engine(), &self.table, chunk).await?;
+                enqueued.extend(batch::tell_apart(chunk, inserted));
             } else {
                 insert(connection.engine(), &self.table, chunk).await?;
-                enqueued.extend(chunk.iter().map(|event| Enqueued::Inserted(event.event_id())));
+                enqueued.extend(batch::all_inserted(chunk));
             }
         }
         Ok(enqueued)
@@ -189,14 +144,7 @@ pub async fn enqueue_all<C: Connection + ?Sized>(
     Outbox::default().enqueue_all(connection, events).await
 }
 
-fn prepare(event: NewEvent) -> Result<NewEvent, EnqueueError> {
-    #[cfg(feature = "opentelemetry")]
-    let event = event.traced();
-    event.validate()?;
-    Ok(event)
-}
-
-async fn insert(engine: Engine<'_>, table: &str, events: &[NewEvent]) -> Result<u64, EnqueueError> {
+async fn insert(engine: Engine<'_>, table: &Table, events: &[NewEvent]) -> Result<u64, EnqueueError> {
     match engine {
         #[cfg(feature = "postgres")]
         Engine::Postgres(connection) => crate::postgres::insert(connection, table, events).await,
@@ -207,7 +155,7 @@ async fn insert(engine: Engine<'_>, table: &str, events: &[NewEvent]) -> Result<
 
 async fn insert_returning(
     engine: Engine<'_>,
-    table: &str,
+    table: &Table,
     events: &[NewEvent],
 ) -> Result<HashSet<Uuid>, EnqueueError> {
     match engine {
@@ -215,48 +163,5 @@ async fn insert_returning(
         Engine::Postgres(connection) => crate::postgres::insert_returning(connection, table, events).await,
         #[cfg(feature = "sqlite")]
         Engine::Sqlite(connection) => crate::sqlite::insert_returning(connection, table, events).await,
-    }
-}
-
-/// The first event with an inserted id is the one that was inserted; the same id again is its duplicate.
-fn tell_apart(id: Uuid, inserted: &mut HashSet<Uuid>) -> Enqueued {
-    if inserted.remove(&id) { Enqueued::Inserted(id) } else { Enqueued::Duplicate(id) }
-}
-
-fn chunks(events: &[NewEvent]) -> impl Iterator<Item = &[NewEvent]> {
-    let mut rest = events;
-    std::iter::from_fn(move || {
-        let (chunk, later) = rest.split_at(chunk_length(rest));
-        rest = later;
-        (!chunk.is_empty()).then_some(chunk)
-    })
-}
-
-fn chunk_length(events: &[NewEvent]) -> usize {
-    let mut bytes = 0;
-    events
-        .iter()
-        .take(CHUNK_EVENTS)
-        .take_while(|event| {
-            let room = bytes < CHUNK_BYTES;
-            bytes += event.payload_bytes();
-            room
-        })
-        .count()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn chunks_are_bounded_and_complete() {
-        let event = |bytes: usize| NewEvent::new("Order", "1").bytes(vec![0; bytes]);
-        let lengths = |events: &[NewEvent]| chunks(events).map(<[_]>::len).collect::<Vec<_>>();
-
-        assert_eq!(lengths(&[]), [0_usize; 0]);
-        assert_eq!(lengths(&vec![event(0); 2001]), [1000, 1000, 1]);
-        // 16 MiB each: the second one fills the statement.
-        assert_eq!(lengths(&vec![event(16 << 20); 5]), [2, 2, 1]);
     }
 }

@@ -1,6 +1,7 @@
 /// Why an event was not inserted.
 ///
-/// Everything but `Database` is found before a statement is sent, so the transaction is still good.
+/// Everything but `Database`, `TokioPostgres` and `Rusqlite` is found before a statement is sent, so the transaction is
+/// still good.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EnqueueError {
@@ -34,4 +35,18 @@ pub enum EnqueueError {
     #[cfg(any(feature = "postgres", feature = "sqlite"))]
     #[error("inserting into outbox_tasks failed: {0}")]
     Database(#[from] sqlx::Error),
+    /// The same through tokio-postgres.
+    #[cfg(feature = "tokio-postgres")]
+    #[error("inserting into outbox_tasks failed: {}", message(.0))]
+    TokioPostgres(#[from] tokio_postgres::Error),
+    /// The same through rusqlite.
+    #[cfg(feature = "rusqlite")]
+    #[error("inserting into outbox_tasks failed: {0}")]
+    Rusqlite(#[from] rusqlite::Error),
+}
+
+/// tokio-postgres says "db error" and leaves what the server said to the source.
+#[cfg(feature = "tokio-postgres")]
+fn message(error: &tokio_postgres::Error) -> String {
+    error.as_db_error().map_or_else(|| error.to_string(), ToString::to_string)
 }

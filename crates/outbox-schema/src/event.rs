@@ -2,8 +2,6 @@ use std::fmt;
 use std::time::Duration;
 
 use serde::Serialize;
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
-use serde_json::Value;
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
@@ -14,7 +12,7 @@ use crate::{EnqueueError, limits};
 /// Its Debug form leaves payload and header values out.
 #[derive(Clone)]
 pub struct NewEvent {
-    identity: Identity,
+    pub(crate) identity: Identity,
     pub(crate) aggregate_type: String,
     pub(crate) aggregate_id: String,
     pub(crate) event_type: Option<String>,
@@ -29,7 +27,7 @@ pub struct NewEvent {
 }
 
 #[derive(Clone)]
-enum Identity {
+pub(crate) enum Identity {
     Random(Uuid),
     Given(Uuid),
     Key(String),
@@ -216,28 +214,6 @@ impl NewEvent {
             Identity::Random(_) | Identity::Given(_) => None,
         }
     }
-
-    /// False where a second row with the id cannot be, short of a broken random generator.
-    #[cfg(any(feature = "postgres", feature = "sqlite"))]
-    pub(crate) fn may_be_duplicate(&self) -> bool {
-        !matches!(self.identity, Identity::Random(_))
-    }
-
-    #[cfg(any(feature = "postgres", feature = "sqlite"))]
-    pub(crate) fn payload_bytes(&self) -> usize {
-        self.payload.len()
-    }
-
-    /// The `headers` column: a JSON object of strings in the order of their setting, or nothing.
-    #[cfg(any(feature = "postgres", feature = "sqlite"))]
-    pub(crate) fn headers_json(&self) -> Option<String> {
-        let headers = (!self.headers.is_empty()).then_some(&self.headers)?;
-        let pairs: Vec<String> = headers
-            .iter()
-            .map(|(name, value)| format!("{}:{}", Value::from(name.as_str()), Value::from(value.as_str())))
-            .collect();
-        Some(format!("{{{}}}", pairs.join(",")))
-    }
 }
 
 impl Payload {
@@ -246,22 +222,6 @@ impl Payload {
             Self::Json(text) | Self::JsonText(text) => text.len(),
             Self::Bytes(bytes) => bytes.len(),
             Self::Tombstone => 0,
-        }
-    }
-
-    #[cfg(any(feature = "postgres", feature = "sqlite"))]
-    pub(crate) fn json(&self) -> Option<&str> {
-        match self {
-            Self::Json(text) | Self::JsonText(text) => Some(text),
-            Self::Bytes(_) | Self::Tombstone => None,
-        }
-    }
-
-    #[cfg(any(feature = "postgres", feature = "sqlite"))]
-    pub(crate) fn bytes(&self) -> Option<&[u8]> {
-        match self {
-            Self::Bytes(bytes) => Some(bytes),
-            Self::Json(_) | Self::JsonText(_) | Self::Tombstone => None,
         }
     }
 }

@@ -37,10 +37,16 @@
 //!
 //! * `postgres`: `enqueue` on sqlx PostgreSQL transactions and connections
 //! * `sqlite`: the same for SQLite
+//! * `tokio-postgres`: `tokio_postgres::enqueue` on tokio-postgres transactions and clients
+//! * `rusqlite`: `rusqlite::enqueue` on rusqlite transactions and connections
 //! * `opentelemetry`: events carry the current span's `traceparent`
 //!
 //! Without an engine there is only the builder, for applications that insert in their own way.
 
+#[cfg(any(feature = "postgres", feature = "sqlite", feature = "tokio-postgres", feature = "rusqlite"))]
+mod batch;
+#[cfg(any(feature = "postgres", feature = "tokio-postgres"))]
+mod columns;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod enqueue;
 mod error;
@@ -48,13 +54,23 @@ mod event;
 mod limits;
 #[cfg(feature = "postgres")]
 mod postgres;
+#[cfg(any(feature = "postgres", feature = "sqlite", feature = "tokio-postgres", feature = "rusqlite"))]
+mod row;
+#[cfg(feature = "rusqlite")]
+pub mod rusqlite;
 #[cfg(feature = "sqlite")]
 mod sqlite;
+#[cfg(feature = "tokio-postgres")]
+pub mod tokio_postgres;
 #[cfg(feature = "opentelemetry")]
 mod trace;
+#[cfg(any(feature = "sqlite", feature = "rusqlite"))]
+mod values;
 
+#[cfg(any(feature = "postgres", feature = "sqlite", feature = "tokio-postgres", feature = "rusqlite"))]
+pub use batch::Enqueued;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
-pub use enqueue::{Connection, Enqueued, Outbox, enqueue, enqueue_all};
+pub use enqueue::{Connection, Outbox, enqueue, enqueue_all};
 pub use error::EnqueueError;
 pub use event::{NewEvent, idempotent_id};
 pub use limits::{

@@ -4,54 +4,47 @@ use sqlx::postgres::PgArguments;
 use sqlx::{Arguments, AssertSqlSafe, PgConnection};
 use uuid::Uuid;
 
+use crate::batch::Table;
+use crate::columns::{Columns, INSERT, INSERT_RETURNING};
 use crate::{EnqueueError, NewEvent};
-
-const INSERT: &str = include_str!("sql/postgres_insert.sql");
-const INSERT_RETURNING: &str = include_str!("sql/postgres_insert_returning.sql");
 
 /// How many rows were inserted.
 pub(crate) async fn insert(
     connection: &mut PgConnection,
-    table: &str,
+    table: &Table,
     events: &[NewEvent],
 ) -> Result<u64, EnqueueError> {
-    let sql = INSERT.replace("{table}", table);
-    let query = sqlx::query_with(AssertSqlSafe(sql), arguments(events)?);
+    let query = sqlx::query_with(AssertSqlSafe(table.render(INSERT)), arguments(events)?);
     Ok(query.execute(connection).await?.rows_affected())
 }
 
 /// The ids that were inserted.
 pub(crate) async fn insert_returning(
     connection: &mut PgConnection,
-    table: &str,
+    table: &Table,
     events: &[NewEvent],
 ) -> Result<HashSet<Uuid>, EnqueueError> {
-    let sql = INSERT_RETURNING.replace("{table}", table);
-    let query = sqlx::query_scalar_with(AssertSqlSafe(sql), arguments(events)?);
+    let query = sqlx::query_scalar_with(AssertSqlSafe(table.render(INSERT_RETURNING)), arguments(events)?);
     Ok(query.fetch_all(connection).await?.into_iter().collect())
 }
 
-/// One array a column: the statement's text is the same for any number of events.
 fn arguments(events: &[NewEvent]) -> Result<PgArguments, sqlx::Error> {
-    fn column<'a, T>(events: &'a [NewEvent], value: impl Fn(&'a NewEvent) -> T) -> Vec<T> {
-        events.iter().map(value).collect()
-    }
+    let columns = Columns::of(events);
     let mut arguments = PgArguments::default();
-    let mut add = || -> Result<(), sqlx::error::BoxDynError> {
-        arguments.add(column(events, NewEvent::event_id))?;
-        arguments.add(column(events, |event| event.queue.as_str()))?;
-        arguments.add(column(events, |event| event.aggregate_type.as_str()))?;
-        arguments.add(column(events, |event| event.aggregate_id.as_str()))?;
-        arguments.add(column(events, |event| event.event_type.as_deref()))?;
-        arguments.add(column(events, |event| event.payload.json()))?;
-        arguments.add(column(events, |event| event.payload.bytes()))?;
-        arguments.add(column(events, |event| event.content_type.as_deref()))?;
-        arguments.add(column(events, NewEvent::headers_json))?;
-        arguments.add(column(events, |event| event.destination.as_deref()))?;
-        // Within i32 and i64: the limits are checked before.
-        arguments.add(column(events, |event| event.max_retries.map(|retries| retries as i32)))?;
-        arguments.add(column(events, |event| event.priority))?;
-        arguments.add(column(events, |event| event.delay.map(|delay| delay.as_micros() as i64)))
+    let add = || -> Result<(), sqlx::error::BoxDynError> {
+        arguments.add(columns.ids)?;
+        arguments.add(columns.queues)?;
+        arguments.add(columns.aggregate_types)?;
+        arguments.add(columns.aggregate_ids)?;
+        arguments.add(columns.event_types)?;
+        arguments.add(columns.payloads)?;
+        arguments.add(columns.payload_bytes)?;
+        arguments.add(columns.content_types)?;
+        arguments.add(columns.headers)?;
+        arguments.add(columns.destinations)?;
+        arguments.add(columns.max_retries)?;
+        arguments.add(columns.priorities)?;
+        arguments.add(columns.delays_us)
     };
     add().map_err(sqlx::Error::Encode)?;
     Ok(arguments)

@@ -3,7 +3,9 @@
 mod chaos;
 mod checker;
 mod deploy;
+mod languages;
 mod operate;
+mod rollbacks;
 mod sinks;
 mod stage;
 mod writers;

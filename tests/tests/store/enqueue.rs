@@ -7,30 +7,35 @@ use outbox_tests::postgres::{Postgres, shared};
 use sqlx::{AssertSqlSafe, Connection, PgConnection, Row};
 
 const TABLES: &str = include_str!("../../../migrations/postgres/0001_outbox.sql");
+const FUNCTION: &str = include_str!("../../../migrations/postgres/0007_enqueue.sql");
 
 /// A database with the outbox in this schema, and a connection as a role that may only INSERT.
-struct Database {
-    owner: PgConnection,
-    producer: PgConnection,
+pub(crate) struct Database {
+    pub(crate) owner: PgConnection,
+    pub(crate) producer: PgConnection,
+    /// As that role.
+    pub(crate) url: String,
 }
 
-async fn database(server: &Postgres, schema: &str) -> Database {
+pub(crate) async fn database(server: &Postgres, schema: &str) -> Database {
     let url = server.create_database(None).await.unwrap();
     let mut owner = PgConnection::connect(&url).await.unwrap();
     let quoted = format!("\"{}\"", schema.replace('"', "\"\""));
     let role = format!("producer_of_{}", url.rsplit('/').next().unwrap());
     let setup = format!(
-        "CREATE SCHEMA IF NOT EXISTS {quoted}; {}; CREATE ROLE {role} LOGIN; GRANT USAGE ON SCHEMA {quoted} TO {role};
+        "CREATE SCHEMA IF NOT EXISTS {quoted}; {}; {}; CREATE ROLE {role} LOGIN; GRANT USAGE ON SCHEMA {quoted} TO {role};
          GRANT INSERT ON {quoted}.outbox_tasks TO {role}",
-        TABLES.replace("{schema}", &quoted)
+        TABLES.replace("{schema}", &quoted),
+        FUNCTION.replace("{schema}", &quoted)
     );
     sqlx::raw_sql(AssertSqlSafe(setup)).execute(&mut owner).await.unwrap();
-    let producer = PgConnection::connect(&url.replace("postgres@", &format!("{role}@"))).await.unwrap();
-    Database { owner, producer }
+    let url = url.replace("postgres@", &format!("{role}@"));
+    let producer = PgConnection::connect(&url).await.unwrap();
+    Database { owner, producer, url }
 }
 
 impl Database {
-    async fn column(&mut self, select: &'static str) -> Vec<String> {
+    pub(crate) async fn column(&mut self, select: &'static str) -> Vec<String> {
         sqlx::query_scalar(select).fetch_all(&mut self.owner).await.unwrap()
     }
 }

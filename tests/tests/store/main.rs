@@ -2,6 +2,10 @@
 
 mod contract;
 mod enqueue;
+mod enqueue_function;
+mod enqueue_rusqlite;
+mod enqueue_tokio_postgres;
+mod guide;
 mod model;
 mod plain_sql;
 mod postgres;
