@@ -4,6 +4,7 @@ mod chaos;
 mod checker;
 mod deploy;
 mod operate;
+mod orders;
 mod sinks;
 mod stage;
 mod writers;
