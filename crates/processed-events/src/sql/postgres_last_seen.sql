@@ -1,0 +1,1 @@
+SELECT seq FROM {table} WHERE aggregate_type = $1 AND aggregate_id = $2

@@ -1,0 +1,1 @@
+SELECT seq FROM {table} WHERE aggregate_type = ? AND aggregate_id = ?
