@@ -43,17 +43,17 @@ impl Balances {
         let mut tx = self.database.begin().await?;
         on_engine!(&mut tx, Tx, tx => {
             let outcome = match &self.processed {
-                Some(processed) => processed.once(tx, &event.id).await?,
+                Some(processed) => processed.once(tx, event.meta.id).await?,
                 None => Outcome::First,
             };
             let statement = match outcome {
-                Outcome::First => sqlx::query(include_str!("sql/balance_add.sql")).bind(&event.aggregate_id).bind(order.amount_cents),
-                Outcome::Duplicate => sqlx::query(include_str!("sql/balance_duplicate.sql")).bind(&event.aggregate_id),
+                Outcome::First => sqlx::query(include_str!("sql/balance_add.sql")).bind(&event.meta.aggregate_id).bind(order.amount_cents),
+                Outcome::Duplicate => sqlx::query(include_str!("sql/balance_duplicate.sql")).bind(&event.meta.aggregate_id),
             };
             statement.execute(&mut **tx).await?;
         });
         tx.commit().await?;
-        tracing::debug!(event = event.id, order = %order.order_id, "processed");
+        tracing::debug!(event = %event.meta.id, order = %order.order_id, "processed");
         Ok(())
     }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use async_trait::async_trait;
+use processed_events::EventMeta;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::fs::File;
@@ -48,7 +49,9 @@ impl Source for Lines {
             match event(&line) {
                 Ok(event) => return Ok(event),
                 // A relay was killed while it wrote. It has not counted as delivered, so it is delivered again.
-                Err(error) => tracing::warn!(%error, "skipping a line that is not whole"),
+                Err(error) => {
+                    tracing::warn!(error = format!("{error:#}"), "skipping a line that is not whole")
+                }
             }
         }
     }
@@ -69,19 +72,13 @@ async fn wait_for(path: &std::path::Path) -> Result<File> {
 
 #[derive(Deserialize)]
 struct Line<'l> {
-    id: String,
-    event_type: Option<String>,
-    aggregate_id: String,
     #[serde(borrow)]
-    payload: &'l RawValue,
+    payload: Option<&'l RawValue>,
 }
 
-fn event(line: &[u8]) -> serde_json::Result<Event> {
+fn event(line: &[u8]) -> Result<Event> {
+    let meta = EventMeta::from_line(line)?;
     let line: Line<'_> = serde_json::from_slice(line)?;
-    Ok(Event {
-        id: line.id,
-        event_type: line.event_type.unwrap_or_default(),
-        aggregate_id: line.aggregate_id,
-        payload: line.payload.get().as_bytes().to_vec(),
-    })
+    let payload = line.payload.map(|json| json.get().as_bytes().to_vec()).unwrap_or_default();
+    Ok(Event { meta, payload })
 }

@@ -8,6 +8,7 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::routing::post;
+use processed_events::EventMeta;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 
@@ -39,7 +40,8 @@ async fn receive(
     body: Bytes,
 ) -> StatusCode {
     let pairs = headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
-    let Ok(event) = Event::from_headers(pairs, body.to_vec()) else { return StatusCode::BAD_REQUEST };
+    let Ok(meta) = EventMeta::from_http(pairs) else { return StatusCode::BAD_REQUEST };
+    let event = Event { meta, payload: body.to_vec() };
     let (done, processed) = oneshot::channel();
     if requests.send((event, done)).await.is_err() || processed.await.is_err() {
         return StatusCode::SERVICE_UNAVAILABLE;

@@ -2,6 +2,7 @@
 
 use anyhow::Result;
 use async_trait::async_trait;
+use processed_events::EventMeta;
 use rdkafka::ClientConfig;
 use rdkafka::consumer::{Consumer, StreamConsumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
@@ -48,7 +49,8 @@ impl Source for Group {
         };
         let headers = message.headers().into_iter().flat_map(Headers::iter);
         let pairs = headers.map(|header| (header.key, header.value.unwrap_or_default()));
-        let event = Event::from_headers(pairs, message.payload().unwrap_or_default().to_vec())?;
+        let meta = EventMeta::from_kafka(pairs)?;
+        let event = Event { meta, payload: message.payload().unwrap_or_default().to_vec() };
         self.unacknowledged = Some(message);
         Ok(event)
     }

@@ -6,6 +6,7 @@ use anyhow::{Context, Error, Result};
 use async_nats::jetstream::{self, Message, consumer, stream};
 use async_trait::async_trait;
 use futures_util::StreamExt;
+use processed_events::EventMeta;
 
 use super::{AHEAD, Source, Subscription, stream_name};
 use crate::event::Event;
@@ -43,9 +44,8 @@ impl Source for Durable {
     async fn next(&mut self) -> Result<Event> {
         let message = self.messages.next().await.context("the server has ended the stream")??;
         let headers = message.headers.iter().flat_map(|headers| headers.iter());
-        let pairs =
-            headers.filter_map(|(name, values)| Some((name.as_ref(), values.first()?.as_str().as_bytes())));
-        let event = Event::from_headers(pairs, message.payload.to_vec())?;
+        let pairs = headers.filter_map(|(name, values)| Some((name.to_string(), values.first()?.as_str())));
+        let event = Event { meta: EventMeta::from_nats(pairs)?, payload: message.payload.to_vec() };
         self.unacknowledged = Some(message);
         Ok(event)
     }

@@ -11,6 +11,7 @@ use lapin::options::{
 };
 use lapin::types::{AMQPValue, FieldTable, LongString, ShortString};
 use lapin::{Connection, ConnectionProperties, Consumer, ExchangeKind};
+use processed_events::EventMeta;
 
 use super::{AHEAD, EXCHANGE, Source, Subscription};
 use crate::event::Event;
@@ -52,7 +53,9 @@ impl Source for Queue {
             AMQPValue::LongString(text) => Some((name.as_str(), text.as_bytes())),
             _ => None,
         });
-        let event = Event::from_headers(pairs, delivery.data.clone())?;
+        let content_type = delivery.properties.content_type().as_ref().map(ShortString::as_str);
+        let meta = EventMeta::from_amqp(content_type, pairs)?;
+        let event = Event { meta, payload: delivery.data.clone() };
         self.unacknowledged = Some(delivery);
         Ok(event)
     }

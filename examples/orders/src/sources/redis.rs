@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 
 use anyhow::{Context, Result};
 use async_trait::async_trait;
+use processed_events::EventMeta;
 use redis::aio::MultiplexedConnection;
 use redis::streams::{StreamId, StreamReadOptions};
 use redis::{AsyncConnectionConfig, AsyncTypedCommands, Client, Value};
@@ -69,11 +70,13 @@ impl Source for Group {
             Value::BulkString(bytes) => Some((name.as_str(), bytes.as_slice())),
             _ => None,
         });
-        let payload =
-            fields.clone().find(|(name, _)| *name == "payload").map(|(_, payload)| payload.to_vec());
-        let event = Event::from_headers(fields, payload.unwrap_or_default())?;
+        let meta = EventMeta::from_redis(fields)?;
+        let payload = match entry.map.get("payload") {
+            Some(Value::BulkString(payload)) => payload.clone(),
+            _ => Vec::new(),
+        };
         self.unacknowledged = Some(entry.id);
-        Ok(event)
+        Ok(Event { meta, payload })
     }
 
     async fn acknowledge(&mut self) -> Result<()> {
