@@ -31,7 +31,10 @@ pub(crate) async fn first_of(
 ) -> Result<(), sqlx::Error> {
     let statement = AssertSqlSafe(table.fill(&sql::first_of(ids.len())));
     // One text a number of ids: not worth a place in the statement cache.
-    let query = ids.iter().fold(sqlx::query_scalar(statement).persistent(false), |query, id| query.bind(id));
+    let mut query = sqlx::query_scalar(statement).persistent(false);
+    for id in ids {
+        query = query.bind(id);
+    }
     inserted.extend(query.fetch_all(connection).await?);
     Ok(())
 }

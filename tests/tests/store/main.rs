@@ -5,4 +5,5 @@ mod enqueue;
 mod model;
 mod plain_sql;
 mod postgres;
+mod processed;
 mod protocol;

@@ -11,6 +11,10 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 const CUSTOMERS: usize = 4;
+
+/// What a customer orders at least, so that there is load after the last kill too.
+const ORDERS: i64 = 50;
+
 const ACCOUNTS: u32 = 8;
 
 /// Between two orders of a customer: what is offered, a debug build on two cores can take.
@@ -19,7 +23,7 @@ const PAUSE: Duration = Duration::from_millis(30);
 /// What was confirmed: orders and cents by account.
 pub(super) type Ordered = BTreeMap<String, (i64, i64)>;
 
-/// Places orders until `stop`; all customers order for all accounts.
+/// Places orders until `stop`, and not fewer than [`ORDERS`] a customer; all of them order for all accounts.
 ///
 /// # Errors
 /// When an order is not confirmed.
@@ -40,7 +44,8 @@ pub(super) async fn place_orders(service: String, stop: CancellationToken) -> Re
 
 async fn customer(service: String, stop: CancellationToken) -> Result<Ordered> {
     let mut ordered = Ordered::new();
-    while !stop.is_cancelled() {
+    let mut placed = 0;
+    while placed < ORDERS || !stop.is_cancelled() {
         let account = format!("a{}", rand::random_range(0..ACCOUNTS));
         let cents = rand::random_range(1..=10_000);
         let body = format!("{{\"amount_cents\": {cents}}}");
@@ -49,6 +54,7 @@ async fn customer(service: String, stop: CancellationToken) -> Result<Ordered> {
         ensure!(status == 201 && answer["amount_cents"] == cents, "{status}: {answer}");
         let sum = ordered.entry(account).or_default();
         *sum = (sum.0 + 1, sum.1 + cents);
+        placed += 1;
         tokio::time::sleep(PAUSE).await;
     }
     Ok(ordered)

@@ -5,7 +5,12 @@
 
 mod fidelity;
 mod http;
+<<<<<<< HEAD
 pub(crate) mod kafka;
+=======
+mod kafka;
+mod meta;
+>>>>>>> wt-P
 mod missing;
 mod nats;
 mod outage;
