@@ -10,7 +10,7 @@ mod event;
 mod service;
 mod sources;
 
-use std::io;
+use std::io::{self, IsTerminal};
 
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
@@ -59,8 +59,12 @@ enum Command {
 
 #[tokio::main]
 async fn main() -> Result<()> {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).init();
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info,sqlx=warn"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr)
+        .with_ansi(io::stderr().is_terminal())
+        .init();
     let command = run(Arguments::parse().command);
     let mut terminated = signal(SignalKind::terminate())?;
     let mut interrupted = signal(SignalKind::interrupt())?;

@@ -5,12 +5,8 @@
 
 mod fidelity;
 mod http;
-<<<<<<< HEAD
 pub(crate) mod kafka;
-=======
-mod kafka;
 mod meta;
->>>>>>> wt-P
 mod missing;
 mod nats;
 mod outage;
