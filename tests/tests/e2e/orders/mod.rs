@@ -172,6 +172,18 @@ impl Books {
         Ok(())
     }
 
+    /// Once, effect and mark are rolled back together: had the mark stayed, the event would have no effect any more.
+    async fn kill_before_commit(&mut self) -> Result<()> {
+        let Some(commit) = &mut self.commit else { return Ok(()) };
+        commit.close().await?;
+        commit.until_somebody_waits(WAITS).await?;
+        self.process.kill();
+        commit.turn_away().await?;
+        commit.open().await?;
+        self.process = start_orders(&self.arguments, &self.log)?;
+        Ok(())
+    }
+
     /// Waits until a query answers with so much.
     async fn until_at_least(&mut self, sql: &str, wanted: i64) -> Result<()> {
         let end = Instant::now() + WAITS;
@@ -250,21 +262,24 @@ impl Shop {
     async fn storm(mut self) -> Result<()> {
         let stop = CancellationToken::new();
         let customers = tokio::spawn(place_orders(self.address.clone(), stop.clone()));
-        let mut done = Ok(());
-        for _ in 0..KILLS {
-            done = self.kill_relay_before_settle().await;
-            if done.is_ok() {
-                done = self.kill_consumers_before_acknowledgement().await;
-            }
-            if done.is_err() {
-                break;
-            }
-        }
+        let done = self.kill_all().await;
         stop.cancel();
         let ordered = customers.await?.with_context(|| self.service.log())?;
         done.with_context(|| format!("{}\n{}", self.relay.log(), self.books.process.log()))?;
         self.settle_all().await?;
         self.check(&ordered).await
+    }
+
+    async fn kill_all(&mut self) -> Result<()> {
+        for _ in 0..KILLS {
+            self.kill_relay_before_settle().await?;
+            self.books.kill_before_acknowledgement().await?;
+            // On SQLite it is left alone: what the relay sends twice is enough to make it wrong.
+            if let Some(careless) = self.careless.as_mut().filter(|careless| careless.commit.is_some()) {
+                careless.kill_before_acknowledgement().await?;
+            }
+        }
+        self.books.kill_before_commit().await
     }
 
     /// Each time at least one event has been delivered, and is delivered again.
@@ -294,15 +309,6 @@ impl Shop {
         // The sweep deletes claims too: next time, it must not be what waits at the gate.
         let swept = format!("SELECT count(*) FROM outbox_claims WHERE lease_until = {past}");
         self.stage.until(&swept, 0, WAITS).await
-    }
-
-    async fn kill_consumers_before_acknowledgement(&mut self) -> Result<()> {
-        self.books.kill_before_acknowledgement().await?;
-        match &mut self.careless {
-            // On SQLite it is left alone: what the relay sends twice is enough to make it wrong.
-            Some(careless) if careless.commit.is_some() => careless.kill_before_acknowledgement().await,
-            _ => Ok(()),
-        }
     }
 
     /// Waits until the relay has nothing left to do and the consumers have seen what they must.
