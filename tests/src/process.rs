@@ -63,16 +63,24 @@ pub fn wait_until(what: &str, at_most: Duration, mut ready: impl FnMut() -> bool
 /// # Errors
 /// When there is none; the text says how to build it.
 pub fn outbox_bin() -> anyhow::Result<PathBuf> {
-    if let Some(path) = std::env::var_os("OUTBOX_BIN") {
+    built("outbox", "OUTBOX_BIN", "cargo build -p outbox-relay --features scripted-sink")
+}
+
+/// The `orders` binary of the example: `OUTBOX_ORDERS_BIN`, or the one beside the test binaries.
+///
+/// # Errors
+/// When there is none; the text says how to build it.
+pub fn orders_bin() -> anyhow::Result<PathBuf> {
+    built("orders", "OUTBOX_ORDERS_BIN", "cargo build -p orders")
+}
+
+fn built(name: &str, variable: &str, build: &str) -> anyhow::Result<PathBuf> {
+    if let Some(path) = std::env::var_os(variable) {
         return Ok(path.into());
     }
     let exe = std::env::current_exe()?;
-    let path = exe.ancestors().nth(2).context("the test binary lies in no target directory")?.join("outbox");
-    ensure!(
-        path.exists(),
-        "no relay at {}: build it with `cargo build -p outbox-relay --features scripted-sink`, or set OUTBOX_BIN",
-        path.display()
-    );
+    let path = exe.ancestors().nth(2).context("the test binary lies in no target directory")?.join(name);
+    ensure!(path.exists(), "no {name} at {}: build it with `{build}`, or set {variable}", path.display());
     Ok(path)
 }
 
@@ -89,16 +97,30 @@ impl Relay {
     /// # Errors
     /// When there is no binary or it cannot be started.
     pub fn start(config: &Path, args: &[&str], log: &Path) -> anyhow::Result<Self> {
-        let out = File::options().create(true).append(true).open(log)?;
         let mut command = bound(outbox_bin()?);
+        command.arg("--config").arg(config).args(args);
+        Self::run(command, log)
+    }
+
+    /// Runs another program in the same way: `PROGRAM ARGS…`.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn start_program(program: &Path, args: &[&str], log: &Path) -> anyhow::Result<Self> {
+        let mut command = bound(program);
+        command.args(args);
+        Self::run(command, log)
+    }
+
+    fn run(mut command: Command, log: &Path) -> anyhow::Result<Self> {
+        let out = File::options().create(true).append(true).open(log)?;
         for (name, _) in std::env::vars_os() {
             if name.to_string_lossy().starts_with("OUTBOX_") {
                 command.env_remove(name);
             }
         }
-        command.arg("--config").arg(config).args(args);
         command.stdin(Stdio::null()).stdout(out.try_clone()?).stderr(out);
-        let child = spawn(command).context("cannot start the relay")?;
+        let child = spawn(command).context("cannot start the program")?;
         Ok(Self { child, log: log.to_owned() })
     }
 

@@ -5,6 +5,7 @@ mod checker;
 mod deploy;
 mod languages;
 mod operate;
+mod orders;
 mod rollbacks;
 mod sinks;
 mod stage;

@@ -21,13 +21,13 @@ pub(crate) enum Engine {
 }
 
 /// A connection of the test's own, to look and to edit.
-enum Database {
+pub(crate) enum Database {
     Postgres(PgConnection),
     Sqlite(SqliteConnection),
 }
 
 impl Database {
-    async fn connect(engine: Engine, url: &str) -> Result<Self> {
+    pub(crate) async fn connect(engine: Engine, url: &str) -> Result<Self> {
         Ok(match engine {
             Engine::Postgres => Self::Postgres(PgConnection::connect(url).await?),
             Engine::Sqlite => {
@@ -35,6 +35,25 @@ impl Database {
                 sqlx::query("PRAGMA busy_timeout = 60000").execute(&mut connection).await?;
                 Self::Sqlite(connection)
             }
+        })
+    }
+
+    /// Runs a statement.
+    pub(crate) async fn execute(&mut self, sql: &str) -> Result<()> {
+        let sql = AssertSqlSafe(sql.to_owned());
+        match self {
+            Self::Postgres(connection) => sqlx::query(sql).execute(connection).await.map(|_| ())?,
+            Self::Sqlite(connection) => sqlx::query(sql).execute(connection).await.map(|_| ())?,
+        }
+        Ok(())
+    }
+
+    /// The number that a query answers with.
+    pub(crate) async fn number(&mut self, sql: &str) -> Result<i64> {
+        let sql = AssertSqlSafe(sql.to_owned());
+        Ok(match self {
+            Self::Postgres(connection) => sqlx::query_scalar(sql).fetch_one(connection).await?,
+            Self::Sqlite(connection) => sqlx::query_scalar(sql).fetch_one(connection).await?,
         })
     }
 }
@@ -145,20 +164,20 @@ impl Stage {
 
     /// Runs a statement.
     pub(crate) async fn execute(&mut self, sql: &str) -> Result<()> {
-        let sql = AssertSqlSafe(sql.to_owned());
-        match &mut self.database {
-            Database::Postgres(connection) => sqlx::query(sql).execute(connection).await.map(|_| ())?,
-            Database::Sqlite(connection) => sqlx::query(sql).execute(connection).await.map(|_| ())?,
-        }
-        Ok(())
+        self.database.execute(sql).await
     }
 
     /// The number that a query answers with.
     pub(crate) async fn number(&mut self, sql: &str) -> Result<i64> {
+        self.database.number(sql).await
+    }
+
+    /// The texts that a query answers with.
+    pub(crate) async fn texts(&mut self, sql: &str) -> Result<Vec<String>> {
         let sql = AssertSqlSafe(sql.to_owned());
         Ok(match &mut self.database {
-            Database::Postgres(connection) => sqlx::query_scalar(sql).fetch_one(connection).await?,
-            Database::Sqlite(connection) => sqlx::query_scalar(sql).fetch_one(connection).await?,
+            Database::Postgres(connection) => sqlx::query_scalar(sql).fetch_all(connection).await?,
+            Database::Sqlite(connection) => sqlx::query_scalar(sql).fetch_all(connection).await?,
         })
     }
 

@@ -17,8 +17,8 @@ use crate::stage::{Engine, Stage};
 const PARTITIONS: &str = "4";
 
 /// Servers, private or of one's own.
-struct Cluster {
-    brokers: String,
+pub(crate) struct Cluster {
+    pub(crate) brokers: String,
     replicas: usize,
     /// Further lines of the sink.
     options: &'static str,
@@ -40,7 +40,7 @@ impl Cluster {
     }
 
     /// One node for all tests that kill none; `OUTBOX_TEST_KAFKA=host:port` names one of your own.
-    async fn shared() -> Result<Self> {
+    pub(crate) async fn shared() -> Result<Self> {
         static ONE: OnceCell<Kafka> = OnceCell::const_new();
         let brokers = match std::env::var("OUTBOX_TEST_KAFKA") {
             Ok(brokers) => brokers,

@@ -5,7 +5,7 @@
 
 mod fidelity;
 mod http;
-mod kafka;
+pub(crate) mod kafka;
 mod meta;
 mod missing;
 mod nats;

@@ -1,0 +1,1 @@
+SELECT cents, applied, duplicates FROM balances WHERE account_id = $1

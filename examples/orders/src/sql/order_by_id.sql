@@ -1,0 +1,1 @@
+SELECT account_id, amount_cents FROM orders WHERE id = $1
