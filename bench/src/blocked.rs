@@ -270,7 +270,8 @@ fn relay(store: &Arc<dyn Store>, work: &Workload, gate: &Arc<Gate>) -> Result<Re
     Relay::new(parts).map_err(anyhow::Error::msg)
 }
 
-async fn open(engine: Engine, database: &Database) -> Result<Arc<dyn Store>> {
+/// The store on a database that was empty.
+pub(crate) async fn open(engine: Engine, database: &Database) -> Result<Arc<dyn Store>> {
     let store: Arc<dyn Store> = match engine {
         Engine::Postgres => {
             Arc::new(PostgresStore::connect(PostgresOptions::from_url(&database.url)?).await?)
