@@ -22,8 +22,13 @@ fn message<'a>(event: &'a Event, stream: &'a str, body: &Bytes) -> Message<'a> {
 struct Fake(BufReader<TcpStream>);
 
 impl Fake {
-    /// The words of the next command.
+    /// The words of the next command; panics when none comes.
     async fn command(&mut self) -> Option<Vec<String>> {
+        let end = Instant::now() + Duration::from_secs(20);
+        timeout_at(end, self.next_command()).await.expect("another command is waited for in vain")
+    }
+
+    async fn next_command(&mut self) -> Option<Vec<String>> {
         let mut words = vec![String::new(); self.number().await?];
         for word in &mut words {
             let mut bytes = vec![0; self.number().await? + 2];
