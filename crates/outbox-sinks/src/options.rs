@@ -130,12 +130,24 @@ impl<'a> TlsFiles<'a> {
     }
 }
 
+/// How rustls and OpenSSL say that nobody known signed the server's certificate …
+const STRANGER: &[&str] = &["UnknownIssuer", "certificate verify failed"];
+/// … and that the server does not take the client's, or misses it.
+const UNWELCOME: &[&str] = &[
+    "alert: BadCertificate",
+    "alert: CertificateRequired",
+    "alert: UnknownCA",
+    "alert bad certificate",
+    "alert certificate required",
+    "alert unknown ca",
+];
+
 /// What to do about an error of TLS, to stand behind it.
 pub(crate) fn tls_hint(error: &str) -> &'static str {
     let says = |words: &[&str]| words.iter().any(|word| error.contains(word));
-    if says(&["UnknownIssuer"]) {
+    if says(STRANGER) {
         "; name who signed the server's certificate in `ca_file`"
-    } else if says(&["alert: CertificateRequired", "alert: BadCertificate", "alert: UnknownCA"]) {
+    } else if says(UNWELCOME) {
         "; the server wants a client's certificate that it trusts: see `cert_file` and `key_file`"
     } else {
         ""

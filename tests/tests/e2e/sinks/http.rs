@@ -15,6 +15,8 @@ use outbox_tests::certificates::make_certificates;
 use outbox_tests::process::{bound, spawn};
 use serde::Serialize;
 use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
 use uuid::Uuid;
 
 use super::{Broker, Received, fidelity, missing, outage, play, python, received, tls};
@@ -377,4 +379,59 @@ async fn tls_with_an_authority_of_ones_own_and_a_client_certificate() -> Result<
     let url = format!("https://localhost:{}/events?key=hunter2", receiver.port);
     let sink = format!("type = \"http\"\nurl = \"{url}\"\nallow_private_addresses = true");
     tls::run(&receiver, &sink, receiver.directory.path()).await
+}
+
+/// Tunnels for whoever asks by CONNECT; returns its port. What was asked for goes to `asked`.
+async fn proxy(asked: tokio::sync::mpsc::UnboundedSender<String>) -> Result<u16> {
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let port = listener.local_addr()?.port();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            // A tunnel ends with either side.
+            tokio::spawn(tunnel(stream, asked.clone()));
+        }
+    });
+    Ok(port)
+}
+
+async fn tunnel(mut client: TcpStream, asked: tokio::sync::mpsc::UnboundedSender<String>) -> Result<()> {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        ensure!(client.read_buf(&mut head).await? > 0, "the client is gone");
+    }
+    let head = String::from_utf8(head)?;
+    let address = head.split(' ').nth(1).context("CONNECT HOST:PORT")?;
+    asked.send(head.lines().next().unwrap_or_default().to_owned())?;
+    let mut receiver = TcpStream::connect(address).await?;
+    client.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await?;
+    tokio::io::copy_bidirectional(&mut client, &mut receiver).await?;
+    Ok(())
+}
+
+/// TLS is with the receiver, and the proxy only carries it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_proxy_carries_tls_without_looking_into_it() -> Result<()> {
+    let directory = TempDir::new()?;
+    if !make_certificates(directory.path())? {
+        outbox_tests::skip("openssl is not installed");
+        return Ok(());
+    }
+    let (ask, mut asked) = tokio::sync::mpsc::unbounded_channel();
+    let proxy = proxy(ask).await?;
+    let files = directory.path().display().to_string();
+    let receiver = Receiver::start_in(directory, "")?;
+    let sink = format!(
+        "type = \"http\"\nurl = \"https://localhost:{}/events\"\nallow_private_addresses = true\n\
+         proxy = \"http://127.0.0.1:{proxy}\"\nca_file = \"{files}/ca.crt\"\n\
+         cert_file = \"{files}/client.crt\"\nkey_file = \"{files}/client.key\"",
+        receiver.port
+    );
+    let mut stage =
+        Stage::set(Engine::Sqlite, play(&receiver, "orders", "").replace(&receiver.sink(), &sink)).await?;
+    stage.enqueue((0..20).map(|n| order(&format!("k{}", n % 4), n)).collect()).await?;
+    stage.outbox(&["run", "--once"])?;
+    ensure!(receiver.accepted()?.len() == 20, "not all arrived");
+    let first = asked.recv().await.context("the proxy was not asked")?;
+    ensure!(first == format!("CONNECT localhost:{} HTTP/1.1", receiver.port), "{first}");
+    Ok(())
 }
