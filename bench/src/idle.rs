@@ -73,7 +73,8 @@ impl Writer {
 
     /// Commits one event.
     async fn commit(&mut self) -> Result<()> {
-        let sql = "INSERT INTO outbox_tasks (aggregate_type, aggregate_id, payload) VALUES ('Order', '1', '{}')";
+        let sql =
+            "INSERT INTO outbox_tasks (aggregate_type, aggregate_id, payload) VALUES ('Order', '1', '{}')";
         match self {
             Self::Postgres(db) => drop(sqlx::query(sql).execute(db).await?),
             Self::Sqlite(db) => drop(sqlx::query(sql).execute(db).await?),

@@ -3,6 +3,7 @@
 
 mod beside;
 mod blocked;
+mod bulkhead;
 mod drain;
 mod engine;
 mod enqueue;
@@ -72,6 +73,28 @@ enum Command {
         #[command(flatten)]
         work: Workload,
     },
+    /// The redis sink beside its client alone: no database.
+    Redis {
+        #[command(flatten)]
+        work: Workload,
+    },
+    /// The nats sink beside its client alone: no database.
+    Nats {
+        #[command(flatten)]
+        work: Workload,
+    },
+    /// The http sink beside its client alone: no database.
+    Http {
+        #[command(flatten)]
+        work: Workload,
+    },
+    /// One queue to a sink that is up, beside another with a backlog whose sink is down.
+    Bulkhead {
+        /// The database.
+        engine: Engine,
+        #[command(flatten)]
+        work: Workload,
+    },
     /// SQLite beside an application that commits every 10 ms, with and without the relay.
     Beside {
         #[command(flatten)]
@@ -88,6 +111,10 @@ async fn main() -> Result<()> {
         Command::Enqueue { engine, load } => enqueue::run(engine, load).await,
         Command::Kafka { work } => sinks::kafka::run(work).await,
         Command::Rabbitmq { work } => sinks::rabbitmq::run(work).await,
+        Command::Redis { work } => sinks::redis::run(work).await,
+        Command::Nats { work } => sinks::nats::run(work).await,
+        Command::Http { work } => sinks::http::run(work).await,
+        Command::Bulkhead { engine, work } => bulkhead::run(engine, work).await,
         Command::Beside { work } => beside::run(work).await,
     }
 }

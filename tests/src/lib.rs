@@ -1,6 +1,7 @@
 //! Private servers, relay processes and the harnesses of the store contract, for the tests in `tests/`.
 
 pub mod brokers;
+pub mod certificates;
 pub mod harness;
 pub mod postgres;
 pub mod process;

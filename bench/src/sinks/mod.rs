@@ -1,7 +1,10 @@
 //! What a sink adds to its broker's own client: the same messages, the same acknowledgements, no database.
 
+pub(crate) mod http;
 pub(crate) mod kafka;
+pub(crate) mod nats;
 pub(crate) mod rabbitmq;
+pub(crate) mod redis;
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -9,6 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
+use futures_util::future::try_join_all;
 use outbox_sinks::{Answer, Message, Sink, SinkConfig};
 use outbox_store::{Event, Payload};
 use tokio::task::JoinSet;
@@ -36,6 +40,33 @@ fn sink(options: serde_json::Value) -> Result<Arc<dyn Sink>> {
     outbox_sinks::build("bench", &config).map_err(anyhow::Error::msg)
 }
 
+/// Takes batch after batch of the messages, for several at once.
+#[derive(Clone)]
+struct Batches {
+    events: Arc<Vec<Event>>,
+    size: usize,
+    next: Arc<AtomicUsize>,
+}
+
+impl Batches {
+    fn new(events: &Arc<Vec<Event>>, work: &Workload) -> Self {
+        Self { events: Arc::clone(events), size: work.batch as usize, next: Arc::default() }
+    }
+
+    fn next(&self) -> Option<&[Event]> {
+        let from = self.next.fetch_add(1, Ordering::Relaxed) * self.size;
+        let to = (from + self.size).min(self.events.len());
+        self.events.get(from..to).filter(|batch| !batch.is_empty())
+    }
+
+    /// Until all are sent, by as many senders as a queue has batches in flight.
+    async fn send(self, sender: impl AsyncFn(Self) -> Result<()>) -> Result<Duration> {
+        let began = Instant::now();
+        try_join_all((0..IN_FLIGHT).map(|_| sender(self.clone()))).await?;
+        Ok(began.elapsed())
+    }
+}
+
 async fn through_the_sink(
     sink: &Arc<dyn Sink>,
     events: &Arc<Vec<Event>>,
@@ -43,21 +74,15 @@ async fn through_the_sink(
     destination: &str,
 ) -> Result<Duration> {
     let began = Instant::now();
-    let batches = events.len().div_ceil(work.batch as usize);
-    let next = Arc::new(AtomicUsize::new(0));
+    let batches = Batches::new(events, work);
     let mut tasks = JoinSet::new();
     for _ in 0..IN_FLIGHT {
-        let (sink, events, next) = (Arc::clone(sink), Arc::clone(events), Arc::clone(&next));
-        let (size, destination) = (work.batch as usize, destination.to_owned());
+        let (sink, batches, destination) = (Arc::clone(sink), batches.clone(), destination.to_owned());
         tasks.spawn(async move {
-            loop {
-                let at = next.fetch_add(1, Ordering::Relaxed);
-                if at >= batches {
-                    return anyhow::Ok(());
-                }
-                let batch = &events[at * size..((at + 1) * size).min(events.len())];
+            while let Some(batch) = batches.next() {
                 publish(&*sink, batch, &destination).await?;
             }
+            anyhow::Ok(())
         });
     }
     for ended in tasks.join_all().await {

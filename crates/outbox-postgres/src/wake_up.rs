@@ -55,7 +55,8 @@ impl WakeUp {
         let commands = self.commands.get_or_init(|| {
             let (sender, receiver) = mpsc::unbounded_channel();
             let (options, lock, unlock) = (self.options.clone(), self.lock.clone(), self.unlock.clone());
-            let session = Session { options, lock, unlock, listener: None, asleep: Vec::new(), not_before: None };
+            let session =
+                Session { options, lock, unlock, listener: None, asleep: Vec::new(), not_before: None };
             tokio::spawn(session.run(receiver));
             sender
         });

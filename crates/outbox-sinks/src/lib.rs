@@ -6,7 +6,7 @@ mod json_lines;
 #[cfg(any(feature = "http", feature = "kafka", feature = "nats", feature = "rabbitmq", feature = "redis"))]
 #[allow(dead_code, reason = "no sink uses all of it, and a build may have one sink")]
 mod options;
-#[cfg(any(feature = "nats", feature = "redis"))]
+#[cfg(any(feature = "nats", feature = "rabbitmq", feature = "redis"))]
 mod pool;
 #[cfg(any(feature = "nats", feature = "rabbitmq", feature = "redis"))]
 mod reconnect;

@@ -82,10 +82,32 @@ pub(crate) struct TlsPem {
     pub(crate) client: Option<(Vec<u8>, Vec<u8>)>,
 }
 
-impl TlsFiles<'_> {
+impl<'a> TlsFiles<'a> {
+    /// Of the three options.
+    pub(crate) fn new(
+        ca_file: &'a Option<PathBuf>,
+        cert_file: &'a Option<PathBuf>,
+        key_file: &'a Option<PathBuf>,
+    ) -> Self {
+        Self { ca_file: ca_file.as_ref(), cert_file: cert_file.as_ref(), key_file: key_file.as_ref() }
+    }
+
     /// Whether any is named.
     pub(crate) fn any(&self) -> bool {
         self.ca_file.is_some() || self.cert_file.is_some() || self.key_file.is_some()
+    }
+
+    /// Nobody looks at them where there is no TLS.
+    ///
+    /// # Errors
+    /// One line that says how there is: by this `scheme` of the URL.
+    pub(crate) fn need(&self, sink: &str, tls: bool, scheme: &str) -> Result<(), String> {
+        if tls || !self.any() {
+            return Ok(());
+        }
+        Err(format!(
+            "sinks.{sink}: `ca_file`, `cert_file` and `key_file` need a `url` that begins with {scheme}"
+        ))
     }
 
     /// Reads what is named.
@@ -105,6 +127,30 @@ impl TlsFiles<'_> {
         };
         let ca = self.ca_file.map(|path| read(sink, "ca_file", path)).transpose()?;
         Ok(TlsPem { ca, client })
+    }
+}
+
+/// How rustls and OpenSSL say that nobody known signed the server's certificate …
+const STRANGER: &[&str] = &["UnknownIssuer", "certificate verify failed"];
+/// … and that the server does not take the client's, or misses it.
+const UNWELCOME: &[&str] = &[
+    "alert: BadCertificate",
+    "alert: CertificateRequired",
+    "alert: UnknownCA",
+    "alert bad certificate",
+    "alert certificate required",
+    "alert unknown ca",
+];
+
+/// What to do about an error of TLS, to stand behind it.
+pub(crate) fn tls_hint(error: &str) -> &'static str {
+    let says = |words: &[&str]| words.iter().any(|word| error.contains(word));
+    if says(STRANGER) {
+        "; name who signed the server's certificate in `ca_file`"
+    } else if says(UNWELCOME) {
+        "; the server wants a client's certificate that it trusts: see `cert_file` and `key_file`"
+    } else {
+        ""
     }
 }
 

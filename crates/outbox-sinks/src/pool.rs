@@ -10,13 +10,14 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
+use crate::options::tls_hint;
 use crate::reconnect::Backoff;
 
 /// Idle connections that are kept.
-const MOST_IDLE: usize = 8;
+const MOST_IDLE: usize = 64;
 
-/// After so long an idle connection is asked whether it still is one, and gets as long to say so.
-const FRESH: Duration = Duration::from_secs(1);
+/// How long it may take to find out whether an idle connection still is one.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Longest time for one attempt to connect.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -30,25 +31,33 @@ pub(crate) trait Connector: Send + Sync {
     /// Where it connects to, without secrets.
     fn address(&self) -> String;
 
+    /// Longest time for one attempt to connect.
+    fn timeout(&self) -> Duration {
+        CONNECT_TIMEOUT
+    }
+
     /// Makes a connection; dropped when that takes too long.
     ///
     /// # Errors
     /// One line: why not.
     async fn connect(&self) -> Result<Self::Connection, String>;
 
-    /// Whether an idle connection still is one.
-    async fn is_alive(&self, connection: &mut Self::Connection) -> bool;
+    /// Whether a connection that was idle for so long still is one.
+    async fn is_alive(&self, connection: &mut Self::Connection, idle: Duration) -> bool;
 }
 
 /// All connections to one server.
 pub(crate) struct Pool<C: Connector> {
-    connector: C,
+    /// How it connects.
+    pub(crate) connector: C,
     state: Mutex<State<C::Connection>>,
 }
 
 struct State<T> {
     idle: Vec<(T, Instant)>,
     backoff: Backoff,
+    /// Of the last attempt to connect.
+    error: Option<String>,
 }
 
 /// A connection for one batch.
@@ -59,7 +68,7 @@ pub(crate) struct Lease<'p, C: Connector> {
 
 impl<C: Connector> Pool<C> {
     pub(crate) fn new(connector: C) -> Self {
-        let state = State { idle: Vec::new(), backoff: Backoff::default() };
+        let state = State { idle: Vec::new(), backoff: Backoff::default(), error: None };
         Self { connector, state: Mutex::new(state) }
     }
 
@@ -74,8 +83,13 @@ impl<C: Connector> Pool<C> {
 
     /// Closes what is idle.
     pub(crate) fn clear(&self) {
+        drop(self.take_idle());
+    }
+
+    /// What is idle, for one who closes it in another way.
+    pub(crate) fn take_idle(&self) -> Vec<C::Connection> {
         let idle = self.state(|state| std::mem::take(&mut state.idle));
-        drop(idle);
+        idle.into_iter().map(|(connection, _)| connection).collect()
     }
 
     /// An idle connection that is alive, or a new one. After a failure the next attempt waits for its time.
@@ -84,33 +98,46 @@ impl<C: Connector> Pool<C> {
     /// One line: why there is none before the deadline.
     pub(crate) async fn lease(&self, deadline: Instant) -> Result<Lease<'_, C>, String> {
         while let Some((mut connection, since)) = self.state(|state| state.idle.pop()) {
-            if since.elapsed() < FRESH {
-                return Ok(Lease { pool: self, connection });
-            }
-            let answer_by = deadline.min(Instant::now() + FRESH);
-            if let Ok(true) = timeout_at(answer_by, self.connector.is_alive(&mut connection)).await {
+            let answer_by = deadline.min(Instant::now() + ANSWER_TIMEOUT);
+            let alive = self.connector.is_alive(&mut connection, since.elapsed());
+            if let Ok(true) = timeout_at(answer_by, alive).await {
                 return Ok(Lease { pool: self, connection });
             }
         }
-        let late = || format!("{}: no connection before the deadline", self.address());
         if let Some(at) = self.state(|state| state.backoff.not_before()) {
             if at >= deadline {
                 sleep_until(deadline).await;
-                return Err(late());
+                return Err(self.late());
             }
             sleep_until(at).await;
         }
-        let connect_by = deadline.min(Instant::now() + CONNECT_TIMEOUT);
-        let connected = timeout_at(connect_by, self.connector.connect()).await;
+        let patience = self.connector.timeout();
+        let connect_by = deadline.min(Instant::now() + patience);
+        let connected = match timeout_at(connect_by, self.connector.connect()).await {
+            Ok(connected) => connected.map_err(|error| format!("{error}{}", tls_hint(&error))),
+            Err(_) => Err(format!("no connection within {patience:?}")),
+        };
         self.state(|state| match &connected {
-            Ok(Ok(_)) => state.backoff.succeeded(),
-            _ => state.backoff.failed(),
+            Ok(_) => {
+                state.backoff.succeeded();
+                state.error = None;
+            }
+            Err(error) => {
+                state.backoff.failed();
+                state.error = Some(error.clone());
+            }
         });
         match connected {
-            Ok(Ok(connection)) => Ok(Lease { pool: self, connection }),
-            Ok(Err(error)) => Err(format!("{}: {error}", self.address())),
-            Err(_) => Err(late()),
+            Ok(connection) => Ok(Lease { pool: self, connection }),
+            Err(_) if Instant::now() >= deadline => Err(self.late()),
+            Err(error) => Err(format!("{}: {error}", self.address())),
         }
+    }
+
+    fn late(&self) -> String {
+        let error = self.state(|state| state.error.clone());
+        let why = error.map(|error| format!("; the last attempt: {error}")).unwrap_or_default();
+        format!("{}: no connection before the deadline{why}", self.address())
     }
 }
 
@@ -159,8 +186,8 @@ mod tests {
             if attempt < self.refusals { Err("refused".to_owned()) } else { Ok(attempt) }
         }
 
-        async fn is_alive(&self, connection: &mut u32) -> bool {
-            (*connection).is_multiple_of(2)
+        async fn is_alive(&self, connection: &mut u32, idle: Duration) -> bool {
+            idle.is_zero() || (*connection).is_multiple_of(2)
         }
     }
 
@@ -181,12 +208,12 @@ mod tests {
             assert_eq!((*zero, *one), (0, 1));
             one.give_back();
         }
-        assert_eq!(*lease(&pool).await, 1, "a fresh one is not asked, and 0 is gone");
+        assert_eq!(*lease(&pool).await, 1, "it was not idle at all, and 0 is gone");
         lease(&pool).await.give_back();
-        tokio::time::advance(FRESH).await;
+        tokio::time::advance(Duration::from_secs(1)).await;
         assert_eq!(*lease(&pool).await, 2, "it says that it is alive");
         lease(&pool).await.give_back();
-        tokio::time::advance(FRESH).await;
+        tokio::time::advance(Duration::from_secs(1)).await;
         assert_eq!(*lease(&pool).await, 4, "3 is dead");
     }
 
@@ -196,7 +223,7 @@ mod tests {
         assert_eq!(pool.lease(soon()).await.err().unwrap(), "h:1: refused");
         let began = Instant::now();
         let error = pool.lease(began + Duration::from_millis(10)).await.err().unwrap();
-        assert!(error.contains("before the deadline"), "{error}");
+        assert!(error.contains("before the deadline; the last attempt: refused"), "{error}");
         assert_eq!(pool.connector.attempts.load(Ordering::Relaxed), 1);
         assert!(pool.lease(soon()).await.is_ok());
         assert!(began.elapsed() >= Duration::from_millis(50));

@@ -7,9 +7,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use tempfile::TempDir;
 
-use super::{free_port, kill, wait_for_port};
+use super::{Directory, free_port, kill, wait_for_port};
 use crate::process::{bound, spawn, wait_until};
 
 /// Any 16 bytes, as Kafka writes them.
@@ -26,7 +25,7 @@ const START_TIMEOUT: Duration = Duration::from_secs(90);
 pub struct Kafka {
     nodes: Vec<Node>,
     // Last: the nodes end before their data goes.
-    _directory: TempDir,
+    _directory: Directory,
 }
 
 #[derive(Debug)]
@@ -63,7 +62,7 @@ impl Kafka {
     /// # Errors
     /// When Java or the jars are missing, or a node does not start.
     pub fn start(nodes: usize) -> Result<Self> {
-        let directory = TempDir::new()?;
+        let directory = Directory::new("outbox-kafka")?;
         let ports: Vec<(u16, u16)> =
             (0..nodes).map(|_| Ok((free_port()?, free_port()?))).collect::<Result<_>>()?;
         let mut cluster = Vec::with_capacity(nodes);

@@ -8,9 +8,9 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use tempfile::TempDir;
 
-use super::{free_port, kill, wait_for_port};
+use super::{Directory, free_port, kill, wait_for_port};
+use crate::certificates::make_certificates;
 use crate::process::{bound, spawn};
 
 /// The package's own script; the one in PATH changes the user.
@@ -31,8 +31,10 @@ const START: Duration = Duration::from_secs(90);
 /// A private node on 127.0.0.1. User `guest` may do everything; `limited` may write only to what is called `open…`.
 #[derive(Debug)]
 pub struct RabbitMq {
-    directory: TempDir,
+    directory: Directory,
     port: u16,
+    /// Where it speaks TLS and asks clients for a certificate; not where there is no openssl.
+    tls_port: Option<u16>,
     dist_port: u16,
     mapper_port: u16,
     server: Mutex<Child>,
@@ -59,9 +61,10 @@ impl RabbitMq {
             Path::new(SERVER).exists(),
             "no RabbitMQ at {SERVER}: install it (Debian: apt-get install rabbitmq-server)"
         );
-        let directory = tempfile::Builder::new().prefix("outbox-rabbitmq").tempdir()?;
+        let directory = Directory::new("outbox-rabbitmq")?;
         let (port, dist_port, mapper_port) = (free_port()?, free_port()?, free_port()?);
-        write_files(directory.path(), port)?;
+        let tls_port = if make_certificates(directory.path())? { Some(free_port()?) } else { None };
+        write_files(directory.path(), port, tls_port)?;
         // A port mapper that the node started by itself would outlive it, and be shared with strangers.
         let mut mapper = bound("epmd");
         mapper.args(["-port", &mapper_port.to_string()]).env("ERL_EPMD_ADDRESS", "127.0.0.1");
@@ -71,6 +74,7 @@ impl RabbitMq {
         let node = Self {
             directory,
             port,
+            tls_port,
             dist_port,
             mapper_port,
             server: Mutex::new(server),
@@ -121,6 +125,13 @@ impl RabbitMq {
         self.port
     }
 
+    /// The URL of a virtual host by TLS, and the directory with `ca.crt`, `client.crt` and `client.key`.
+    #[must_use]
+    pub fn tls(&self, vhost: &Vhost) -> Option<(String, &Path)> {
+        let url = format!("amqps://guest:guest@localhost:{}/{}", self.tls_port?, vhost.name);
+        Some((url, self.directory.path()))
+    }
+
     /// Runs `rabbitmqctl ARGUMENTS…` on this node.
     ///
     /// # Errors
@@ -167,14 +178,15 @@ impl Vhost {
     }
 }
 
-fn write_files(directory: &Path, port: u16) -> Result<()> {
+fn write_files(directory: &Path, port: u16, tls_port: Option<u16>) -> Result<()> {
     let definitions = directory.join("definitions.json");
     fs::write(
         directory.join("rabbitmq.conf"),
         format!(
             "listeners.tcp.1 = 127.0.0.1:{port}\nload_definitions = {}\nmax_message_size = {MAX_MESSAGE_BYTES}\n\
-             disk_free_limit.absolute = 10MB\n",
-            definitions.display()
+             disk_free_limit.absolute = 10MB\n{}",
+            definitions.display(),
+            tls_port.map(|port| tls_settings(directory, port)).unwrap_or_default()
         ),
     )?;
     fs::write(directory.join("enabled_plugins"), "[].\n")?;
@@ -196,6 +208,17 @@ fn write_files(directory: &Path, port: u16) -> Result<()> {
         "permissions": permissions,
     });
     Ok(fs::write(definitions, content.to_string())?)
+}
+
+fn tls_settings(directory: &Path, port: u16) -> String {
+    let file = |name: &str| directory.join(name).display().to_string();
+    format!(
+        "listeners.ssl.1 = 127.0.0.1:{port}\nssl_options.cacertfile = {}\nssl_options.certfile = {}\n\
+         ssl_options.keyfile = {}\nssl_options.verify = verify_peer\nssl_options.fail_if_no_peer_cert = true\n",
+        file("ca.crt"),
+        file("server.crt"),
+        file("server.key")
+    )
 }
 
 fn server(directory: &Path, port: u16, dist_port: u16, mapper_port: u16) -> Result<Command> {

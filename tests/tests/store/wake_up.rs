@@ -25,7 +25,8 @@ fn claimer(store: &PostgresStore) -> Box<dyn Claimer> {
 }
 
 async fn sleepers(h: &PostgresHarness) -> i64 {
-    let sql = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ExclusiveLock' AND granted
+    let sql =
+        "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ExclusiveLock' AND granted
                AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
     let mut db = PgConnection::connect(h.url()).await.expect("connect");
     sqlx::query_scalar(sql).fetch_one(&mut db).await.expect("locks")
@@ -83,7 +84,10 @@ async fn a_commit_wakes_a_sleeper_with_one_notification() {
         let mut writer = h.begin().await;
         writer.insert(&row("A", "A0")).await;
         writer.rollback().await;
-        h.edit("INSERT INTO outbox_tasks (queue, aggregate_type, aggregate_id) VALUES ('other', 'Order', 'B')").await;
+        h.edit(
+            "INSERT INTO outbox_tasks (queue, aggregate_type, aggregate_id) VALUES ('other', 'Order', 'B')",
+        )
+        .await;
         assert_eq!(notified(&h, &mut listener).await, 0);
 
         let role = format!("writer_{}", std::process::id());

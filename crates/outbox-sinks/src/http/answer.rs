@@ -9,6 +9,7 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc2822;
 
 use super::address::PrivateAddress;
+use crate::options::tls_hint;
 use crate::{Answer, Cause, Refusal};
 
 /// What a status that is not 2xx says.
@@ -80,7 +81,8 @@ pub(super) fn describe(origin: &str, error: &reqwest::Error) -> String {
     } else {
         "no response, and the connection is lost:"
     };
-    format!("{what} {origin}{}", causes(error))
+    let causes = causes(error);
+    format!("{what} {origin}{causes}{}", tls_hint(&causes))
 }
 
 /// What an error was caused by, each cause once, after a colon.

@@ -61,11 +61,7 @@ fn with_tls(name: &str, builder: ClientBuilder, config: &Config, url: &Url) -> R
     let pem = files.read(name)?;
     let via_tls = config.proxy.as_ref().is_some_and(|proxy| proxy.expose().starts_with("https://"));
     if url.scheme() == "http" && !via_tls {
-        if files.any() {
-            return Err(format!(
-                "sinks.{name}: certificates are of no use with `url` = http://…: write https://"
-            ));
-        }
+        files.need(name, false, "https://")?;
         // The certificates that the system trusts need not be there when nobody is asked for one.
         return Ok(builder.tls_certs_only([]));
     }

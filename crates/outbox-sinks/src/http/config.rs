@@ -111,10 +111,6 @@ impl Config {
     }
 
     pub(super) fn tls_files(&self) -> TlsFiles<'_> {
-        TlsFiles {
-            ca_file: self.ca_file.as_ref(),
-            cert_file: self.cert_file.as_ref(),
-            key_file: self.key_file.as_ref(),
-        }
+        TlsFiles::new(&self.ca_file, &self.cert_file, &self.key_file)
     }
 }

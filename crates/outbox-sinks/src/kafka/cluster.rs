@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use rdkafka::ClientConfig;
 use rdkafka::admin::{
-    AdminClient, AdminOptions, ConfigResource, NewTopic, ResourceSpecifier, TopicReplication,
+    AdminClient, AdminOptions, ConfigResource, NewTopic, OwnedResourceSpecifier, ResourceSpecifier,
+    TopicReplication,
 };
 use rdkafka::client::ClientContext;
 use rdkafka::config::{FromClientConfigAndContext, RDKafkaLogLevel};
@@ -231,11 +232,21 @@ async fn weaknesses(config: &ClientConfig, cluster: &Cluster, deadline: Instant)
     let checked = cluster.topics.iter().take(CHECKED_TOPICS);
     let mut resources: Vec<_> = checked.map(|(name, _)| ResourceSpecifier::Topic(name)).collect();
     resources.extend(cluster.brokers.first().copied().map(ResourceSpecifier::Broker));
-    match describe(config, &resources, deadline).await {
-        Ok(described) => found.extend(weak_settings(&described)),
-        Err(error) => found.push(format!("topic settings cannot be read ({error})")),
-    }
-    if found.is_empty() { String::new() } else { format!("weak durability: {}", found.join("; ")) }
+    let described = match describe(config, &resources, deadline).await {
+        Ok(described) => described,
+        Err(error) => {
+            found.push(format!("topic settings cannot be read ({error})"));
+            Vec::new()
+        }
+    };
+    found.extend(weak_settings(&described));
+    let durability =
+        if found.is_empty() { None } else { Some(format!("weak durability: {}", found.join("; "))) };
+    let order = config
+        .get("batch.size")
+        .and_then(|bytes| bytes.parse().ok())
+        .and_then(|batch| weak_order(&described, batch));
+    durability.into_iter().chain(order).collect::<Vec<_>>().join("; ")
 }
 
 async fn describe(
@@ -256,7 +267,7 @@ fn weak_settings(described: &[ConfigResource]) -> Vec<String> {
     let mut unclean = Vec::new();
     for resource in described {
         let name = match &resource.specifier {
-            rdkafka::admin::OwnedResourceSpecifier::Topic(topic) => topic.as_str(),
+            OwnedResourceSpecifier::Topic(topic) => topic.as_str(),
             _ => "the brokers' default",
         };
         let value = |setting: &str| resource.get(setting).and_then(|entry| entry.value.as_deref());
@@ -276,6 +287,24 @@ fn weak_settings(described: &[ConfigResource]) -> Vec<String> {
         }
     }
     found
+}
+
+/// Topics that refuse what the producer puts together: what is refused is sent again one by one, and a later batch that
+/// was smaller is there before it.
+fn weak_order(described: &[ConfigResource], batch_size: usize) -> Option<String> {
+    let limit = |resource: &ConfigResource| -> Option<usize> {
+        resource.get("max.message.bytes")?.value.as_deref()?.parse().ok()
+    };
+    let small: Vec<&str> = described
+        .iter()
+        .filter_map(|resource| match &resource.specifier {
+            OwnedResourceSpecifier::Topic(topic) if limit(resource)? < batch_size => Some(topic.as_str()),
+            _ => None,
+        })
+        .collect();
+    (!small.is_empty()).then(|| {
+        format!("order at risk: max.message.bytes is below `batch_size` = {batch_size}: {}", listed(&small))
+    })
 }
 
 /// The first few names, and how many more there are.

@@ -205,11 +205,7 @@ impl Config {
     }
 
     fn tls_files(&self) -> TlsFiles<'_> {
-        TlsFiles {
-            ca_file: self.ca_file.as_ref(),
-            cert_file: self.cert_file.as_ref(),
-            key_file: self.key_file.as_ref(),
-        }
+        TlsFiles::new(&self.ca_file, &self.cert_file, &self.key_file)
     }
 
     fn client_config(&self) -> Result<ClientConfig, String> {

@@ -21,6 +21,7 @@ use tokio::time::Instant;
 
 use super::blame::is_denial;
 use crate::Message;
+use crate::options::tls_hint;
 
 /// Idle producers that a queue keeps; it has two batches in flight.
 const MAX_IDLE: usize = 2;
@@ -77,7 +78,7 @@ impl ClientContext for Listener {
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
-        let reason = reason.replace(['\r', '\n'], " ");
+        let reason = format!("{}{}", reason.replace(['\r', '\n'], " "), tls_hint(reason));
         match error.rdkafka_error_code() {
             Some(Code::Fatal) => self.tell(Event::Fatal(reason.clone())),
             Some(code) if is_denial(code) => self.tell(Event::Denied(reason.clone())),

@@ -115,7 +115,7 @@ impl Connector for Servers {
         Ok(Connection { client, jetstream, said, unanswered: AtomicUsize::new(0), _own: own })
     }
 
-    async fn is_alive(&self, connection: &mut Connection) -> bool {
+    async fn is_alive(&self, connection: &mut Connection, _idle: Duration) -> bool {
         connection.is_connected()
     }
 }

@@ -108,18 +108,10 @@ impl Config {
             |url: &str| url.trim().parse::<ServerAddr>().ok().filter(|address| !address.is_websocket());
         let addresses: Option<Vec<_>> = self.url.expose().split(',').map(parse).collect();
         let addresses = addresses.ok_or_else(refused)?;
-        let files = TlsFiles {
-            ca_file: self.ca_file.as_ref(),
-            cert_file: self.cert_file.as_ref(),
-            key_file: self.key_file.as_ref(),
-        };
+        let files = TlsFiles::new(&self.ca_file, &self.cert_file, &self.key_file);
         // The client reads them when it connects; what cannot be read is better said now.
         files.read(name)?;
-        if files.any() && !addresses.iter().any(ServerAddr::tls_required) {
-            return Err(format!(
-                "sinks.{name}: `ca_file`, `cert_file` and `key_file` need a `url` that begins with tls://"
-            ));
-        }
+        files.need(name, addresses.iter().any(ServerAddr::tls_required), "tls://")?;
         Ok(addresses)
     }
 

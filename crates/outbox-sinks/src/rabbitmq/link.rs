@@ -6,6 +6,7 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use lapin::message::BasicReturnMessage;
 use lapin::options::{
     BasicPublishOptions, ConfirmSelectOptions, ExchangeDeclareOptions, QueueDeclareOptions,
@@ -14,10 +15,11 @@ use lapin::tcp::{AsyncTcpStream, OwnedTLSConfig};
 use lapin::types::{AMQPValue, FieldTable, LongString};
 use lapin::uri::{AMQPScheme, AMQPUri};
 use lapin::{Channel, Confirmation, Connection, ConnectionProperties, ExchangeKind, PublisherConfirm};
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::timeout;
 
 use super::failure::describe;
 use super::outgoing::Outgoing;
+use crate::pool::Connector;
 
 /// How long a polite goodbye may take.
 const GOODBYE: Duration = Duration::from_secs(1);
@@ -31,26 +33,33 @@ pub(super) struct Endpoint {
     pub(super) name: String,
 }
 
-impl Endpoint {
-    /// Connects and logs in.
-    ///
-    /// # Errors
-    /// One line: nobody there, not let in, no such virtual host, or no answer in time.
-    pub(super) async fn connect(&self, deadline: Instant) -> Result<Link, String> {
-        let by = deadline.min(Instant::now() + self.timeout);
-        let socket = Socket::default();
-        let connecting = self.open(socket.clone());
-        let connection = match timeout_at(by, connecting).await {
-            Ok(Ok(connection)) => connection,
-            Ok(Err(error)) => return Err(format!("{}: {}", self.place(), describe_connect(&error))),
-            Err(_) => {
-                socket.cut();
-                return Err(format!("{}: no answer while connecting", self.place()));
-            }
-        };
-        Ok(Link { connection, socket, channels: Mutex::default() })
+#[async_trait]
+impl Connector for Endpoint {
+    type Connection = Link;
+
+    /// Host, port and virtual host.
+    fn address(&self) -> String {
+        let AMQPUri { authority, vhost, .. } = &self.uri;
+        format!("RabbitMQ at {}:{}, virtual host {vhost}", authority.host, authority.port)
     }
 
+    fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    /// Connects and logs in.
+    async fn connect(&self) -> Result<Link, String> {
+        let cut = CutWhenDropped::default();
+        let connection = self.open(cut.0.clone()).await.map_err(|error| describe_connect(&error))?;
+        Ok(Link { connection, _cut: cut, channels: Mutex::default() })
+    }
+
+    async fn is_alive(&self, link: &mut Link, _idle: Duration) -> bool {
+        link.is_open()
+    }
+}
+
+impl Endpoint {
     async fn open(&self, socket: Socket) -> lapin::Result<Connection> {
         let runtime = lapin::runtime::default_runtime()?;
         let (tls, patience) = (self.tls.clone(), self.timeout);
@@ -81,12 +90,6 @@ impl Endpoint {
             properties,
         )
         .await
-    }
-
-    /// Host, port and virtual host.
-    pub(super) fn place(&self) -> String {
-        let AMQPUri { authority, vhost, .. } = &self.uri;
-        format!("RabbitMQ at {}:{}, virtual host {vhost}", authority.host, authority.port)
     }
 }
 
@@ -128,6 +131,16 @@ impl Socket {
     }
 }
 
+/// Also of a connection that was not made in time.
+#[derive(Default)]
+struct CutWhenDropped(Socket);
+
+impl Drop for CutWhenDropped {
+    fn drop(&mut self) {
+        self.0.cut();
+    }
+}
+
 /// What became of one publish.
 #[derive(Debug)]
 pub(super) enum Outcome {
@@ -149,15 +162,9 @@ pub(super) enum Outcome {
 /// A connection in use by one batch at a time. Dropped, it is cut: nothing that it was given is sent afterwards.
 pub(super) struct Link {
     connection: Connection,
-    socket: Socket,
+    _cut: CutWhenDropped,
     /// Channels with nothing in flight.
     channels: Mutex<Vec<Channel>>,
-}
-
-impl Drop for Link {
-    fn drop(&mut self) {
-        self.socket.cut();
-    }
 }
 
 impl Link {

@@ -8,7 +8,6 @@ mod address;
 mod failure;
 mod link;
 mod outgoing;
-mod pool;
 mod start;
 
 use std::collections::{HashMap, HashSet};
@@ -17,6 +16,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::future::join_all;
 use lapin::ExchangeKind;
 use lapin::tcp::{OwnedIdentity, OwnedTLSConfig};
 use lapin::uri::{AMQPScheme, AMQPUri};
@@ -25,9 +25,9 @@ use tokio::time::{Instant, timeout_at};
 
 use self::link::{Endpoint, Link, Outcome, lock};
 use self::outgoing::Outgoing;
-use self::pool::Pool;
 use crate::batch::publish_keyed;
 use crate::options::{TlsFiles, lenient};
+use crate::pool::Pool;
 use crate::secret::{Secret, SecretUrl};
 use crate::{Answer, Cause, Message, Sink};
 
@@ -123,16 +123,8 @@ impl Config {
             let kind = &self.queue_type;
             return Err(wrong(format!("`queue_type` = \"{kind}\"; use classic, quorum or stream")));
         }
-        let files = TlsFiles {
-            ca_file: self.ca_file.as_ref(),
-            cert_file: self.cert_file.as_ref(),
-            key_file: self.key_file.as_ref(),
-        };
-        if files.any() && uri.scheme == AMQPScheme::AMQP {
-            return Err(wrong(
-                "`ca_file`, `cert_file` and `key_file` are for TLS; write amqps:// in `url`".to_owned(),
-            ));
-        }
+        let files = TlsFiles::new(&self.ca_file, &self.cert_file, &self.key_file);
+        files.need(name, uri.scheme == AMQPScheme::AMQPS, "amqps://")?;
         let pem = files.read(name)?;
         let utf8 = |ca| String::from_utf8(ca).map_err(|_| wrong("`ca_file` is no PEM file".to_owned()));
         let tls = OwnedTLSConfig {
@@ -171,7 +163,7 @@ impl Config {
 
 /// Publishes to RabbitMQ.
 struct RabbitMq {
-    pool: Pool,
+    pool: Pool<Endpoint>,
     config: Config,
 }
 
@@ -187,12 +179,12 @@ impl Sink for RabbitMq {
 
     async fn publish(&self, batch: &[Message<'_>], deadline: Instant) -> Vec<Answer> {
         let all = |error: &str| vec![Answer::refused(Cause::Sink, error); batch.len()];
-        let link = match self.pool.take(deadline).await {
+        let link = match self.pool.lease(deadline).await {
             Ok(link) => link,
             Err(error) => return all(&error),
         };
         if link.is_blocked() {
-            self.pool.give_back(link);
+            link.give_back();
             return all(BLOCKED);
         }
         let routed = Routed::default();
@@ -204,24 +196,25 @@ impl Sink for RabbitMq {
         if explain_silence(&mut answers, link.is_blocked()) {
             drop(link);
         } else {
-            self.pool.give_back(link);
+            link.give_back();
         }
         answers
     }
 
     async fn check(&self, deadline: Instant) -> Result<String, String> {
-        let place = self.pool.endpoint.place();
-        let link = self.pool.endpoint.connect(deadline).await?;
-        let looked = timeout_at(deadline, self.look(&link)).await;
-        let found = looked.unwrap_or_else(|_| Err("no answer".to_owned()));
-        let version = start::version(&self.pool.endpoint.uri, deadline).await;
-        link.close().await;
+        let place = self.pool.address();
+        let link = self.pool.lease(deadline).await?;
+        let Ok(found) = timeout_at(deadline, self.look(&link)).await else {
+            return Err(format!("{place}: no answer"));
+        };
+        link.give_back();
+        let version = start::version(&self.pool.connector.uri, deadline).await;
         let version = version.map(|version| format!(" (version {version})")).unwrap_or_default();
         found.map(|found| format!("{place}{version}: {found}")).map_err(|error| format!("{place}: {error}"))
     }
 
     async fn close(&self) {
-        self.pool.close().await;
+        join_all(self.pool.take_idle().into_iter().map(Link::close)).await;
     }
 }
 

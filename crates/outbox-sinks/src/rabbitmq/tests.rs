@@ -9,14 +9,14 @@ fn little_is_needed_and_nothing_is_shown_that_is_secret() {
     let config = config(r#"{"url":"amqp://app:hunter2@broker/orders","max_in_flight":"64","create":"true"}"#);
     assert!(config.create && config.max_in_flight == 64 && config.exchange.is_empty());
     let sink = config.connected("orders").unwrap();
-    let uri = &sink.pool.endpoint.uri;
+    let uri = &sink.pool.connector.uri;
     assert_eq!(
         (uri.authority.host.as_str(), uri.authority.port, uri.vhost.as_str()),
         ("broker", 5672, "orders")
     );
     assert_eq!(uri.query.heartbeat, Some(10));
     assert!(!format!("{config:?}{}", serde_json::to_string(&config).unwrap()).contains("hunter2"));
-    assert!(!sink.pool.endpoint.place().contains("hunter2"));
+    assert!(!sink.pool.address().contains("hunter2"));
 }
 
 #[test]
@@ -54,7 +54,7 @@ async fn a_server_that_is_not_there_is_down() {
     // Nothing listens on port 1.
     let sink = config(r#"{"url":"amqp://127.0.0.1:1"}"#).connected("orders").unwrap();
     let deadline = Instant::now() + Duration::from_secs(5);
-    let error = sink.pool.take(deadline).await.err().unwrap();
+    let error = sink.pool.lease(deadline).await.err().unwrap();
     assert!(error.contains("127.0.0.1:1") && error.contains("cannot connect"), "{error}");
     assert!(sink.check(deadline).await.is_err());
 }

@@ -1,5 +1,7 @@
 //! A connection to a server, and what it must be able to do.
 
+use std::time::Duration;
+
 use ::redis::aio::MultiplexedConnection;
 use ::redis::{
     AsyncConnectionConfig, Client, ErrorKind, Pipeline, RedisError, RedisResult, Value, cmd, pipe,
@@ -8,6 +10,9 @@ use async_trait::async_trait;
 
 use super::refusal;
 use crate::pool::{self, Connector};
+
+/// A connection that was idle for so long is asked whether it still is one.
+const FRESH: Duration = Duration::from_secs(1);
 
 /// Commands that wait for the writer of a connection.
 const QUEUE: usize = 256;
@@ -75,8 +80,8 @@ impl Connector for Server {
         Ok(Connection { commands, max_value: limit.unwrap_or(MAX_BULK_LENGTH) })
     }
 
-    async fn is_alive(&self, connection: &mut Connection) -> bool {
-        connection.commands.send_packed_command(&cmd("PING")).await.is_ok()
+    async fn is_alive(&self, connection: &mut Connection, idle: Duration) -> bool {
+        idle < FRESH || connection.commands.send_packed_command(&cmd("PING")).await.is_ok()
     }
 }
 

@@ -107,17 +107,9 @@ impl Config {
         };
         let info = self.url.expose().into_connection_info().map_err(refused)?;
         let info = self.log_in(name, info)?;
-        let files = TlsFiles {
-            ca_file: self.ca_file.as_ref(),
-            cert_file: self.cert_file.as_ref(),
-            key_file: self.key_file.as_ref(),
-        };
+        let files = TlsFiles::new(&self.ca_file, &self.cert_file, &self.key_file);
         let ConnectionAddr::TcpTls { insecure, .. } = info.addr() else {
-            if files.any() {
-                return Err(format!(
-                    "sinks.{name}: `ca_file`, `cert_file` and `key_file` need a `url` that begins with rediss://"
-                ));
-            }
+            files.need(name, false, "rediss://")?;
             return Client::open(info).map_err(refused);
         };
         if *insecure {

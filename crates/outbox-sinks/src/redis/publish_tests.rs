@@ -22,8 +22,13 @@ fn message<'a>(event: &'a Event, stream: &'a str, body: &Bytes) -> Message<'a> {
 struct Fake(BufReader<TcpStream>);
 
 impl Fake {
-    /// The words of the next command.
+    /// The words of the next command; panics when none comes.
     async fn command(&mut self) -> Option<Vec<String>> {
+        let end = Instant::now() + Duration::from_secs(20);
+        timeout_at(end, self.next_command()).await.expect("another command is waited for in vain")
+    }
+
+    async fn next_command(&mut self) -> Option<Vec<String>> {
         let mut words = vec![String::new(); self.number().await?];
         for word in &mut words {
             let mut bytes = vec![0; self.number().await? + 2];
@@ -50,7 +55,7 @@ impl Fake {
     async fn greet(&mut self) {
         while let Some(words) = self.command().await {
             match words[0].as_str() {
-                "INFO" => self.answer(&["+redis_version:7.0.15"]).await,
+                "INFO" => self.answer(&["+redis_version:7.2.4"]).await,
                 "CONFIG" => return self.answer(&["*0"]).await,
                 _ => self.answer(&["+OK"]).await,
             }
@@ -60,10 +65,13 @@ impl Fake {
 
 /// A sink, and where its connection will come from.
 async fn sink() -> (Arc<dyn Sink>, TcpListener) {
+    sink_with(serde_json::json!({})).await
+}
+
+async fn sink_with(mut options: serde_json::Value) -> (Arc<dyn Sink>, TcpListener) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let url = format!("redis://{}", listener.local_addr().expect("an address"));
-    let config: crate::redis::Config =
-        serde_json::from_value(serde_json::json!({ "url": url })).expect("options");
+    options["url"] = format!("redis://{}", listener.local_addr().expect("an address")).into();
+    let config: crate::redis::Config = serde_json::from_value(options).expect("options");
     (config.build("orders").expect("a sink"), listener)
 }
 
@@ -134,12 +142,46 @@ async fn the_next_stream_of_a_key_waits_for_the_one_before() {
     assert_eq!(answers, [Answer::Acked { receipt: Some("orders@8-0".into()) }]);
 }
 
+/// The answers are those of Redis 7.2, which no test has for real.
+#[tokio::test]
+async fn a_batch_counts_once_its_file_is_flushed() {
+    let (sink, listener) = sink_with(serde_json::json!({ "wait_aof": true, "wait_replicas": 1 })).await;
+    let (hot, body) = (event("hot"), Bytes::from_static(b"x"));
+    let batch = [message(&hot, "orders", &body)];
+    let server = async {
+        let mut fake = greeted(&listener).await;
+        for (flushed, replicas) in [(":0", ":1"), (":1", ":0"), (":1", ":1")] {
+            fake.command().await.expect("an XADD");
+            fake.answer(&["$3", "7-0"]).await;
+            let words = fake.command().await.expect("a WAITAOF");
+            assert_eq!(words, ["WAITAOF", "1", "1", "1000"]);
+            fake.answer(&["*2", flushed, replicas]).await;
+        }
+    };
+    let publish = async {
+        for expected in ["did not flush its append-only file within 1s", "0 of 1 replicas confirmed"] {
+            let answers = sink.publish(&batch, soon()).await;
+            assert!(
+                matches!(&answers[0], Answer::Refused(Refusal { cause: Cause::Sink, error, .. }) if error.contains(expected)),
+                "{answers:?}"
+            );
+        }
+        assert_eq!(
+            sink.publish(&batch, soon()).await,
+            [Answer::Acked { receipt: Some("orders@7-0".into()) }]
+        );
+    };
+    tokio::join!(publish, server);
+}
+
 /// Bytes that arrive after the batch was given up, to the end of the connection. The server reads nothing before.
+/// Panics when the connection does not end: what the client still has would be sent on it.
 async fn arrives(mut fake: Fake, given_up: impl Future<Output = ()>) -> usize {
     given_up.await;
     let mut rest = Vec::new();
     // A connection that is cut off may end in an error; what came before counts.
-    let _ = timeout_at(Instant::now() + Duration::from_secs(10), fake.0.read_to_end(&mut rest)).await;
+    let end = Instant::now() + Duration::from_secs(20);
+    let _ = timeout_at(end, fake.0.read_to_end(&mut rest)).await.expect("the connection is still open");
     rest.len()
 }
 

@@ -22,6 +22,8 @@ enum Reply {
 
 #[derive(Default)]
 struct Seen {
+    /// Request lines and headers, in lower case.
+    heads: Mutex<Vec<String>>,
     /// Aggregate ids, as they came.
     keys: Mutex<Vec<String>>,
     /// Keys of requests without an answer yet.
@@ -85,7 +87,8 @@ async fn receiver(script: impl Fn(&str) -> Reply + Send + Sync + 'static) -> (St
 
 async fn serve(mut stream: TcpStream, seen: &Seen, script: &impl Fn(&str) -> Reply) {
     let mut buffer = Vec::new();
-    while let Some(key) = read_request(&mut stream, &mut buffer).await {
+    while let Some((head, key)) = read_request(&mut stream, &mut buffer).await {
+        seen.heads.lock().unwrap().push(head);
         seen.arrived(&key);
         match script(&key) {
             Reply::Close => return,
@@ -108,8 +111,8 @@ async fn serve(mut stream: TcpStream, seen: &Seen, script: &impl Fn(&str) -> Rep
     }
 }
 
-/// Reads a request and returns its event's key, which is its body.
-async fn read_request(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> Option<String> {
+/// Reads a request and returns its head and its event's key, which is its body.
+async fn read_request(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> Option<(String, String)> {
     loop {
         if let Some(end) = buffer.windows(4).position(|four| four == b"\r\n\r\n") {
             let head = String::from_utf8_lossy(&buffer[..end]).to_lowercase();
@@ -118,7 +121,7 @@ async fn read_request(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> Option<St
             if buffer.len() >= end + 4 + length {
                 let body = buffer[end + 4..end + 4 + length].to_vec();
                 buffer.drain(..end + 4 + length);
-                return String::from_utf8(body).ok();
+                return Some((head, String::from_utf8(body).ok()?));
             }
         }
         if stream.read_buf(buffer).await.ok()? == 0 {
@@ -283,6 +286,61 @@ async fn concurrency_is_the_sink_s_and_not_each_batch_s() {
     let (left, right) = tokio::join!(sink.publish(&left, soon()), sink.publish(&right, soon()));
     assert!(left.iter().chain(&right).all(Answer::is_acked));
     assert!(seen.most.lock().unwrap().0 <= 2, "{:?}", seen.most);
+}
+
+fn behind_a_proxy(url: &str, proxy: &str) -> Arc<dyn Sink> {
+    let json = format!(r#"{{"type": "http", "url": "{url}", "proxy": "{proxy}"}}"#);
+    outbox_sinks::build("hook", &serde_json::from_str(&json).unwrap()).unwrap()
+}
+
+/// The name is the proxy's to look up: nobody else could.
+#[tokio::test]
+async fn a_proxy_is_asked_for_the_whole_url_and_told_who_asks() {
+    let (url, seen) = receiver(|_| Reply::Status(200, "")).await;
+    let proxy = url.replace("http://", "http://user:hunter2@").replace("/hook", "");
+    let sink = behind_a_proxy("http://receiver.invalid/hook?room=7", &proxy);
+    let events = events(&["a", "b"]);
+    assert_eq!(sink.publish(&messages(&events), soon()).await, [acked(), acked()]);
+    for head in seen.heads.lock().unwrap().iter() {
+        assert!(head.starts_with("post http://receiver.invalid/hook?room=7 http/1.1\r\n"), "{head}");
+        assert!(
+            head.contains("host: receiver.invalid") && head.contains("proxy-authorization: basic "),
+            "{head}"
+        );
+    }
+    assert_eq!(seen.count(), 2);
+}
+
+#[tokio::test]
+async fn a_proxy_that_leads_nowhere_is_the_sink_s_fault() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let proxy = format!("http://user:hunter2@{}", listener.local_addr().unwrap());
+    let answers = tokio::spawn(async move {
+        let mut heads = Vec::new();
+        for answer in ["HTTP/1.1 407 Proxy Authentication Required", "HTTP/1.1 502 Bad Gateway"] {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") {
+                stream.read_buf(&mut head).await.unwrap();
+            }
+            heads.push(String::from_utf8(head).unwrap());
+            stream.write_all(format!("{answer}\r\ncontent-length: 0\r\n\r\n").as_bytes()).await.unwrap();
+        }
+        heads
+    });
+    let sink = behind_a_proxy("https://receiver.invalid/hook", &proxy);
+    let events = events(&["a"]);
+    for _ in 0..2 {
+        let answers = sink.publish(&messages(&events), soon()).await;
+        let refused = refusal(&answers[0]);
+        assert_eq!((refused.cause, refused.silent), (Cause::Sink, false), "{}", refused.error);
+        assert!(refused.error.contains("https://receiver.invalid"), "{}", refused.error);
+        assert!(refused.error.contains("prox") || refused.error.contains("tunnel"), "{}", refused.error);
+        assert!(!refused.error.contains("hunter2"), "{}", refused.error);
+    }
+    for head in answers.await.unwrap() {
+        assert!(head.starts_with("CONNECT receiver.invalid:443 HTTP/1.1\r\n"), "{head}");
+    }
 }
 
 #[tokio::test]

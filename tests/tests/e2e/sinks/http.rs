@@ -11,12 +11,15 @@ use anyhow::{Context, Result, ensure};
 use async_trait::async_trait;
 use outbox_schema::NewEvent;
 use outbox_tests::brokers::{free_port, kill, wait_for_port};
+use outbox_tests::certificates::make_certificates;
 use outbox_tests::process::{bound, spawn};
 use serde::Serialize;
 use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
 use uuid::Uuid;
 
-use super::{Broker, Received, fidelity, missing, outage, play, python, received};
+use super::{Broker, Received, fidelity, missing, outage, play, python, received, tls};
 use crate::stage::{Engine, Stage};
 
 const SOON: Duration = Duration::from_secs(60);
@@ -115,9 +118,8 @@ impl Drop for Receiver {
 impl Broker for Receiver {
     fn sink(&self) -> String {
         let (port, options) = (self.port, &self.options);
-        let host = if options.contains("ca_file") { "https://localhost" } else { "http://127.0.0.1" };
         format!(
-            "type = \"http\"\nurl = \"{host}:{port}/events?key=hunter2\"\nallow_private_addresses = true\n{options}"
+            "type = \"http\"\nurl = \"http://127.0.0.1:{port}/events?key=hunter2\"\nallow_private_addresses = true\n{options}"
         )
     }
 
@@ -366,7 +368,6 @@ fn private_name() -> Option<String> {
     loopback.flatten().find(|name| !name.contains("localhost.") && *name != "localhost").map(str::to_owned)
 }
 
-/// A certificate of an authority that nobody else knows, and a client that must show one too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tls_with_an_authority_of_ones_own_and_a_client_certificate() -> Result<()> {
     let directory = TempDir::new()?;
@@ -374,57 +375,63 @@ async fn tls_with_an_authority_of_ones_own_and_a_client_certificate() -> Result<
         outbox_tests::skip("openssl is not installed");
         return Ok(());
     }
-    let file = |name: &str| directory.path().join(name).display().to_string();
-    let known = format!(
-        "ca_file = \"{}\"\ncert_file = \"{}\"\nkey_file = \"{}\"",
-        file("ca.crt"),
-        file("client.crt"),
-        file("client.key")
-    );
-    let strangers = format!("ca_file = \"{}\"", file("client.crt"));
-    let receiver = Receiver::start_in(directory, &known)?;
-    let mut stage = Stage::set(Engine::Sqlite, play(&receiver, "orders", "")).await?;
-    stage.enqueue((0..20).map(|n| order(&format!("k{}", n % 4), n)).collect()).await?;
+    let receiver = Receiver::start_in(directory, "")?;
+    let url = format!("https://localhost:{}/events?key=hunter2", receiver.port);
+    let sink = format!("type = \"http\"\nurl = \"{url}\"\nallow_private_addresses = true");
+    tls::run(&receiver, &sink, receiver.directory.path()).await
+}
 
-    let distrusts = play(&receiver, "orders", "").replace(&known, &strangers);
-    let other = Stage::on(Engine::Sqlite, stage.url.clone(), distrusts).await?;
-    let mut relay = other.relay("stranger")?;
-    let end = tokio::time::Instant::now() + SOON;
-    while !relay.log().contains("invalid peer certificate") {
-        ensure!(tokio::time::Instant::now() < end, "no word of the certificate: {}", relay.log());
-        tokio::time::sleep(Duration::from_millis(20)).await;
+/// Tunnels for whoever asks by CONNECT; returns its port. What was asked for goes to `asked`.
+async fn proxy(asked: tokio::sync::mpsc::UnboundedSender<String>) -> Result<u16> {
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let port = listener.local_addr()?.port();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            // A tunnel ends with either side.
+            tokio::spawn(tunnel(stream, asked.clone()));
+        }
+    });
+    Ok(port)
+}
+
+async fn tunnel(mut client: TcpStream, asked: tokio::sync::mpsc::UnboundedSender<String>) -> Result<()> {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        ensure!(client.read_buf(&mut head).await? > 0, "the client is gone");
     }
-    relay.terminate();
-    ensure!(relay.wait(SOON)?.success(), "SIGTERM: {}", relay.log());
-    ensure!(stage.number(CHARGED).await? == 0, "a row pays for the certificate");
-
-    let mut relay = stage.relay("relay")?;
-    stage.until(PUBLISHED, 20, SOON).await?;
-    ensure!(receiver.accepted()?.len() == 20, "not all arrived");
-    relay.terminate();
-    ensure!(relay.wait(SOON)?.success(), "SIGTERM: {}", relay.log());
+    let head = String::from_utf8(head)?;
+    let address = head.split(' ').nth(1).context("CONNECT HOST:PORT")?;
+    asked.send(head.lines().next().unwrap_or_default().to_owned())?;
+    let mut receiver = TcpStream::connect(address).await?;
+    client.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await?;
+    tokio::io::copy_bidirectional(&mut client, &mut receiver).await?;
     Ok(())
 }
 
-/// `ca.crt`, `server.pem` and `clients.pem` for the receiver, `client.crt` and `client.key` for the sink; no, where
-/// there is no openssl.
-fn make_certificates(directory: &Path) -> Result<bool> {
-    let script = r#"
-        set -eu
-        new() { openssl req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes "$@"; }
-        new -x509 -days 2 -keyout ca.key -out ca.crt -subj /CN=ca -addext basicConstraints=critical,CA:true
-        for name in server client; do
-          new -keyout $name.key -out $name.csr -subj /CN=$name
-          printf 'subjectAltName=DNS:localhost\nbasicConstraints=CA:false\n' >$name.ext
-          openssl x509 -req -days 2 -in $name.csr -CA ca.crt -CAkey ca.key -CAcreateserial -extfile $name.ext -out $name.crt
-        done
-        cat server.crt server.key >server.pem
-        cp ca.crt clients.pem
-    "#;
-    if Command::new("openssl").arg("version").output().is_err() {
-        return Ok(false);
+/// TLS is with the receiver, and the proxy only carries it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_proxy_carries_tls_without_looking_into_it() -> Result<()> {
+    let directory = TempDir::new()?;
+    if !make_certificates(directory.path())? {
+        outbox_tests::skip("openssl is not installed");
+        return Ok(());
     }
-    let output = Command::new("sh").arg("-c").arg(script).current_dir(directory).output()?;
-    ensure!(output.status.success(), "openssl: {}", String::from_utf8_lossy(&output.stderr));
-    Ok(true)
+    let (ask, mut asked) = tokio::sync::mpsc::unbounded_channel();
+    let proxy = proxy(ask).await?;
+    let files = directory.path().display().to_string();
+    let receiver = Receiver::start_in(directory, "")?;
+    let sink = format!(
+        "type = \"http\"\nurl = \"https://localhost:{}/events\"\nallow_private_addresses = true\n\
+         proxy = \"http://127.0.0.1:{proxy}\"\nca_file = \"{files}/ca.crt\"\n\
+         cert_file = \"{files}/client.crt\"\nkey_file = \"{files}/client.key\"",
+        receiver.port
+    );
+    let mut stage =
+        Stage::set(Engine::Sqlite, play(&receiver, "orders", "").replace(&receiver.sink(), &sink)).await?;
+    stage.enqueue((0..20).map(|n| order(&format!("k{}", n % 4), n)).collect()).await?;
+    stage.outbox(&["run", "--once"])?;
+    ensure!(receiver.accepted()?.len() == 20, "not all arrived");
+    let first = asked.recv().await.context("the proxy was not asked")?;
+    ensure!(first == format!("CONNECT localhost:{} HTTP/1.1", receiver.port), "{first}");
+    Ok(())
 }

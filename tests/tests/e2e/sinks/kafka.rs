@@ -219,10 +219,11 @@ async fn topics_are_created_only_when_asked() -> Result<()> {
 async fn check_says_what_weakens_durability() -> Result<()> {
     let cluster = Cluster::shared().await?;
     let topic = format!("0-{}", topic("weak"));
-    cluster.create(&topic).await?;
+    cluster.create_with(&topic, &["max.message.bytes=20000"]).await?;
     let stage = Stage::set(Engine::Sqlite, play(&cluster, &topic, "")).await?;
     let found = stage.outbox(&["check"])?;
-    for said in ["1 brokers", "replication factor 1: ", &topic, "min.insync.replicas is 1"] {
+    let order = format!("max.message.bytes is below `batch_size` = 65536: {topic}");
+    for said in ["1 brokers", "replication factor 1: ", &topic, "min.insync.replicas is 1", &order] {
         ensure!(found.contains(said), "nothing of {said} in {found}");
     }
     Ok(())

@@ -12,6 +12,7 @@ mod nats;
 mod outage;
 mod rabbitmq;
 mod redis;
+mod tls;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -6,10 +6,12 @@ use anyhow::{Context, Result, ensure};
 use async_trait::async_trait;
 use outbox_schema::NewEvent;
 use outbox_tests::brokers::nats::Nats;
+use outbox_tests::certificates::make_certificates;
 use serde_json::{Value, json};
+use tempfile::TempDir;
 use uuid::Uuid;
 
-use super::{Broker, Received, consume, fidelity, missing, outage, play};
+use super::{Broker, Received, consume, fidelity, missing, outage, play, tls};
 use crate::stage::{Engine, Stage};
 
 const SOON: Duration = Duration::from_secs(60);
@@ -64,6 +66,23 @@ async fn an_outage_costs_nothing_on_sqlite() -> Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_missing_stream_is_waited_for_on_postgres() -> Result<()> {
     missing::run(&Server::start("")?, Engine::Postgres).await
+}
+
+/// The test's own client and the consumer come without TLS, to the same port.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tls_with_an_authority_of_ones_own_and_a_client_certificate() -> Result<()> {
+    let files = TempDir::new()?;
+    if !make_certificates(files.path())? {
+        outbox_tests::skip("openssl is not installed");
+        return Ok(());
+    }
+    let file = |name: &str| files.path().join(name).display().to_string();
+    let (ca, cert, key) = (file("ca.crt"), file("server.crt"), file("server.key"));
+    let server = Server::start(&format!(
+        "tls {{ ca_file: \"{ca}\", cert_file: \"{cert}\", key_file: \"{key}\", verify: true }}\nallow_non_tls: true"
+    ))?;
+    let sink = format!("type = \"nats\"\nurl = \"tls://localhost:{}\"", server.nats.port());
+    tls::run(&server, &sink, files.path()).await
 }
 
 fn event(key: &str, n: i64) -> NewEvent {

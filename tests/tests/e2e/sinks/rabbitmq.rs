@@ -14,7 +14,7 @@ use outbox_tests::brokers::rabbitmq::{MAX_MESSAGE_BYTES, RabbitMq, Vhost, shared
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::{Broker, Received, consume, fidelity, missing, outage, play};
+use super::{Broker, Received, consume, fidelity, missing, outage, play, tls};
 use crate::stage::{Engine, Stage};
 
 const WAITS: Duration = Duration::from_secs(60);
@@ -137,6 +137,16 @@ async fn nothing_is_lost_while_the_broker_is_killed() -> Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_missing_exchange_holds_its_keys_alone() -> Result<()> {
     missing::run(&Node { exchanges: true, ..Node::new(shared()) }, Engine::Postgres).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tls_with_an_authority_of_ones_own_and_a_client_certificate() -> Result<()> {
+    let node = Node::new(shared());
+    let Some((url, files)) = node.node.tls(&node.vhost) else {
+        outbox_tests::skip("openssl is not installed");
+        return Ok(());
+    };
+    tls::run(&node, &format!("type = \"rabbitmq\"\nurl = \"{url}\""), files).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

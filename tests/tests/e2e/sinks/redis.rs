@@ -7,9 +7,11 @@ use async_trait::async_trait;
 use outbox_schema::NewEvent;
 use outbox_tests::brokers::free_port;
 use outbox_tests::brokers::redis::Redis;
+use outbox_tests::certificates::make_certificates;
+use tempfile::TempDir;
 use uuid::Uuid;
 
-use super::{Broker, Received, consume, fidelity, missing, outage, play};
+use super::{Broker, Received, consume, fidelity, missing, outage, play, tls};
 use crate::stage::{Engine, Stage};
 
 const SOON: Duration = Duration::from_secs(60);
@@ -63,6 +65,28 @@ async fn an_outage_costs_nothing_on_postgres() -> Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_missing_stream_is_waited_for_on_sqlite() -> Result<()> {
     missing::run(&Server::start(&[])?, Engine::Sqlite).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tls_with_an_authority_of_ones_own_and_a_client_certificate() -> Result<()> {
+    let files = TempDir::new()?;
+    if !make_certificates(files.path())? {
+        outbox_tests::skip("openssl is not installed");
+        return Ok(());
+    }
+    let file = |name: &str| files.path().join(name).display().to_string();
+    let (ca, cert, key) = (file("ca.crt"), file("server.crt"), file("server.key"));
+    let port = free_port()?.to_string();
+    let settings = [
+        ["--tls-port", &port],
+        ["--tls-ca-cert-file", &ca],
+        ["--tls-cert-file", &cert],
+        ["--tls-key-file", &key],
+        ["--tls-auth-clients", "yes"],
+    ];
+    let server = Server::start(settings.as_flattened())?;
+    let sink = format!("type = \"redis\"\nurl = \"rediss://localhost:{port}\"");
+    tls::run(&server, &sink, files.path()).await
 }
 
 /// A payload longer than the server takes, a header that stands in the payload's way: each alone FAILED. A key that

@@ -249,7 +249,9 @@ fn the_store_is_told_by_its_url() {
     );
     let settings =
         settings("[store]\nurl = \"postgres:///db?host=/run&user=x\"\npostgres.schema = \"app\"").unwrap();
-    assert!(matches!(settings.store.engine, Engine::Postgres(PostgresConfig { schema, .. }) if schema == "app"));
+    assert!(
+        matches!(settings.store.engine, Engine::Postgres(PostgresConfig { schema, .. }) if schema == "app")
+    );
 }
 
 #[test]
