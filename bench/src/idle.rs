@@ -76,8 +76,8 @@ impl Writer {
         let sql =
             "INSERT INTO outbox_tasks (aggregate_type, aggregate_id, payload) VALUES ('Order', '1', '{}')";
         match self {
-            Self::Postgres(db) => drop(sqlx::query(sql).execute(db).await?),
-            Self::Sqlite(db) => drop(sqlx::query(sql).execute(db).await?),
+            Self::Postgres(db) => sqlx::query(sql).execute(db).await.map(|_| ())?,
+            Self::Sqlite(db) => sqlx::query(sql).execute(db).await.map(|_| ())?,
         }
         Ok(())
     }

@@ -125,7 +125,7 @@ async fn write_postgres(url: &str, writer: u64) -> Result<Vec<Attempt>> {
     for order in orders(writer) {
         let mut tx = connection.begin().await?;
         insert_order_postgres(&mut tx, &order).await?;
-        if writer % 2 == 0 {
+        if writer.is_multiple_of(2) {
             let call = "SELECT outbox_enqueue('Order', $1, '{\"total_cents\": 4200}', id => $2)";
             sqlx::query(call).bind(&order.key).bind(order.event_id).execute(&mut *tx).await?;
         } else {

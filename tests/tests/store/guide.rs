@@ -1,4 +1,4 @@
-//! The Rust of `docs/writing.md`: the files that it shows are compiled here, and run.
+//! The Rust of `README.md` and `docs/writing.md`: the files that it shows are compiled here, and run.
 
 use outbox_schema::{Enqueued, Outbox, idempotent_id};
 use outbox_tests::postgres::shared;
@@ -8,6 +8,8 @@ use crate::enqueue::{Database, database};
 
 #[path = "../../../examples/writers/rust/rusqlite.rs"]
 mod with_rusqlite;
+#[path = "../../../examples/writers/rust/short.rs"]
+mod short;
 #[path = "../../../examples/writers/rust/sqlx.rs"]
 mod with_sqlx;
 #[path = "../../../examples/writers/rust/tokio_postgres.rs"]
@@ -39,6 +41,16 @@ async fn sqlx() {
         )
         .await;
     assert_eq!(rows, ["OrderCreated 101 {\"total_cents\":4200}", "PaymentDue 101", "PaymentDue 102"]);
+}
+
+#[tokio::test]
+async fn the_readmes() {
+    let mut db = with_orders().await;
+    let mut tx = db.producer.begin().await.unwrap();
+    assert_eq!(short::place_order(&mut tx, "101", 4200).await.unwrap(), created("101"));
+    tx.commit().await.unwrap();
+    assert_eq!(db.column("SELECT id FROM orders").await, ["101"]);
+    assert_eq!(db.column("SELECT payload::text FROM outbox_tasks").await, ["{\"total_cents\":4200}"]);
 }
 
 #[tokio::test]
