@@ -6,10 +6,10 @@ use sqlx::{AssertSqlSafe, Connection};
 
 use crate::enqueue::{Database, database};
 
-#[path = "../../../examples/writers/rust/rusqlite.rs"]
-mod with_rusqlite;
 #[path = "../../../examples/writers/rust/short.rs"]
 mod short;
+#[path = "../../../examples/writers/rust/rusqlite.rs"]
+mod with_rusqlite;
 #[path = "../../../examples/writers/rust/sqlx.rs"]
 mod with_sqlx;
 #[path = "../../../examples/writers/rust/tokio_postgres.rs"]

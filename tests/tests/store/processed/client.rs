@@ -121,9 +121,9 @@ impl Client {
     pub(super) async fn execute(&mut self, sql: &str) -> Result<(), ProcessedError> {
         let text = AssertSqlSafe(sql.to_owned());
         match self {
-            Self::SqlxPostgres(connection) => drop(sqlx::raw_sql(text).execute(connection).await?),
+            Self::SqlxPostgres(connection) => sqlx::raw_sql(text).execute(connection).await.map(|_| ())?,
             Self::TokioPostgres(client) => client.batch_execute(sql).await?,
-            Self::SqlxSqlite(connection) => drop(sqlx::raw_sql(text).execute(connection).await?),
+            Self::SqlxSqlite(connection) => sqlx::raw_sql(text).execute(connection).await.map(|_| ())?,
             // The pragmas among them answer with a row, which execute_batch bears.
             Self::Rusqlite(connection) => block_in_place(|| connection.execute_batch(sql))?,
         }

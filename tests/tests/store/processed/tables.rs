@@ -146,7 +146,7 @@ async fn in_named_tables(client: &mut Client, name: &str, round: usize) {
             inner.migrate(connection).unwrap();
             vec![
                 events.once(connection, id).unwrap(),
-                inner.once(connection, &id).unwrap(),
+                inner.once(connection, id).unwrap(),
                 inner.first_of(connection, [id.to_string()]).unwrap()[0],
             ]
         }
