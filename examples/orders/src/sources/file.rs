@@ -50,7 +50,7 @@ impl Source for Lines {
                 Ok(event) => return Ok(event),
                 // A relay was killed while it wrote. It has not counted as delivered, so it is delivered again.
                 Err(error) => {
-                    tracing::warn!(error = format!("{error:#}"), "skipping a line that is not whole")
+                    tracing::warn!(error = format!("{error:#}"), "skipping a line that is not whole");
                 }
             }
         }

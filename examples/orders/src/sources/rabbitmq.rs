@@ -48,7 +48,7 @@ impl Queue {
 impl Source for Queue {
     async fn next(&mut self) -> Result<Event> {
         let delivery = self.consumer.next().await.context("RabbitMQ has ended the consumer")??;
-        let headers = delivery.properties.headers().iter().flat_map(|table| table.inner());
+        let headers = delivery.properties.headers().iter().flat_map(lapin::types::FieldTable::inner);
         let pairs = headers.filter_map(|(name, value)| match value {
             AMQPValue::LongString(text) => Some((name.as_str(), text.as_bytes())),
             _ => None,
