@@ -81,12 +81,7 @@ impl<C: Connector> Pool<C> {
         self.connector.address()
     }
 
-    /// Closes what is idle.
-    pub(crate) fn clear(&self) {
-        drop(self.take_idle());
-    }
-
-    /// What is idle, for one who closes it in another way.
+    /// What is idle, for the caller to close.
     pub(crate) fn take_idle(&self) -> Vec<C::Connection> {
         let idle = self.state(|state| std::mem::take(&mut state.idle));
         idle.into_iter().map(|(connection, _)| connection).collect()

@@ -35,7 +35,8 @@ pub(crate) async fn remind(
     order_ids: &[&str],
 ) -> Result<Vec<Enqueued>, EnqueueError> {
     let reminders = order_ids.iter().map(|order_id| {
-        NewEvent::new("Order", *order_id).event_type("PaymentDue").delay(Duration::from_secs(24 * 60 * 60)) // by the database's clock
+        // The delay counts by the database's clock.
+        NewEvent::new("Order", *order_id).event_type("PaymentDue").delay(Duration::from_secs(24 * 60 * 60))
     });
     enqueue_all(tx, reminders).await
 }

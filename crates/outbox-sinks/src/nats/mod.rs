@@ -196,7 +196,7 @@ impl Sink for JetStream {
         if lease.is_idle() {
             lease.give_back();
         } else {
-            self.pool.clear();
+            drop(self.pool.take_idle());
         }
         answers
     }
@@ -211,7 +211,7 @@ impl Sink for JetStream {
     }
 
     async fn close(&self) {
-        self.pool.clear();
+        drop(self.pool.take_idle());
     }
 }
 

@@ -202,7 +202,7 @@ impl Sink for Streams {
         if sent.all_answered {
             lease.give_back();
         } else {
-            self.pool.clear();
+            drop(self.pool.take_idle());
         }
         sent.answers
     }
@@ -219,7 +219,7 @@ impl Sink for Streams {
     }
 
     async fn close(&self) {
-        self.pool.clear();
+        drop(self.pool.take_idle());
     }
 }
 
