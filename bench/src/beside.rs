@@ -1,14 +1,15 @@
 //! SQLite beside an application: how long a small transaction every 10 ms waits, alone and while the relay drains.
 
-use std::process::{Child, Command, Stdio};
+use std::process::Child;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use sqlx::{Connection, SqliteConnection};
 
-use crate::drain::{binary, fill_sqlite, open_sqlite, outbox, write_config};
+use crate::drain::{command, fill_sqlite, null_config, open_sqlite, outbox};
 use crate::engine::{Engine, Server};
-use crate::workload::{Summary, Workload, percentile};
+use crate::report::Report;
+use crate::workload::{Workload, percentile};
 
 const EVERY: Duration = Duration::from_millis(10);
 const GIVE_UP: Duration = Duration::from_secs(600);
@@ -19,8 +20,8 @@ struct Phase {
     took: Duration,
 }
 
-/// Measures and prints.
-pub(crate) async fn run(work: Workload) -> Result<()> {
+/// Measures.
+pub(crate) async fn run(work: Workload) -> Result<Report> {
     let server = Server::start(Engine::Sqlite)?;
     let (mut alone, mut beside) = (Vec::new(), Vec::new());
     for _ in 0..work.runs {
@@ -28,35 +29,29 @@ pub(crate) async fn run(work: Workload) -> Result<()> {
         alone.push(without);
         beside.push(with);
     }
-    println!("SQLite, an application that commits every {} ms, {} runs", EVERY.as_millis(), work.runs);
-    print_phase("alone", &alone);
-    print_phase("with relay", &beside);
-    let rate =
-        Summary::of(beside.iter().map(|phase| f64::from(work.rows) / phase.took.as_secs_f64()).collect());
-    println!(
-        "  the relay drained {} rows at {:.0}/s ({:.0} to {:.0})",
-        work.rows, rate.median, rate.min, rate.max
-    );
-    Ok(())
+    let mut report = Report::new(format!(
+        "SQLite: an application that commits every {} ms, {} runs",
+        EVERY.as_millis(),
+        work.runs
+    ));
+    describe(&mut report, "alone", &alone);
+    describe(&mut report, "beside the relay", &beside);
+    let rates = beside.iter().map(|phase| f64::from(work.rows) / phase.took.as_secs_f64());
+    report.line(format!("the relay's drain of {} rows", work.rows), "events/s", rates.collect());
+    Ok(report)
 }
 
-fn print_phase(name: &str, phases: &[Phase]) {
-    let of =
-        |pick: fn(&[f64]) -> f64| Summary::of(phases.iter().map(|phase| pick(&phase.waits_ms)).collect());
-    let show =
-        |summary: &Summary| format!("{:.2} ({:.2} to {:.2})", summary.median, summary.min, summary.max);
-    println!(
-        "  {name:<10} wait in ms, median of runs: p50 {}  p99 {}  max {}",
-        show(&of(|waits| percentile(waits, 0.5))),
-        show(&of(|waits| percentile(waits, 0.99))),
-        show(&of(|waits| percentile(waits, 1.0)))
-    );
+fn describe(report: &mut Report, name: &str, phases: &[Phase]) {
+    for (share, label) in [(0.5, "p50"), (0.99, "p99"), (1.0, "max")] {
+        let waits = phases.iter().map(|phase| percentile(&phase.waits_ms, share));
+        report.line(format!("{name}: {label} of a commit"), "ms", waits.collect());
+    }
 }
 
 async fn round(server: &Server, work: &Workload) -> Result<(Phase, Phase)> {
     let database = server.fresh_database().await?;
     let directory = tempfile::tempdir()?;
-    let config = write_config(directory.path(), &database.url, work, false)?;
+    let config = null_config(directory.path(), &database.url, work)?;
     outbox(&config, &["migrate", "up"])?;
     fill_sqlite(&database.url, work).await?;
     let mut db = open_sqlite(&database.url).await?;
@@ -64,15 +59,9 @@ async fn round(server: &Server, work: &Workload) -> Result<(Phase, Phase)> {
 
     let alone_until = Instant::now() + Duration::from_secs(10);
     let alone = commit_while(&mut db, |_| Ok(Instant::now() < alone_until)).await?;
-    let mut relay = start_relay(&config)?;
+    let mut relay = command(&config, &["run", "--once"])?.spawn()?;
     let beside = commit_while(&mut db, |elapsed| still_draining(&mut relay, elapsed)).await?;
     Ok((alone, beside))
-}
-
-fn start_relay(config: &std::path::Path) -> Result<Child> {
-    let command = &mut Command::new(binary()?);
-    command.arg("--config").arg(config).args(["run", "--once"]).env("RUST_LOG", "warn").stdout(Stdio::null());
-    Ok(command.spawn()?)
 }
 
 fn still_draining(relay: &mut Child, elapsed: Duration) -> Result<bool> {

@@ -20,7 +20,8 @@ use tokio_util::sync::CancellationToken;
 use crate::drain::open_sqlite;
 use crate::engine::{Database, Engine, Server};
 use crate::in_process;
-use crate::workload::{Summary, Workload};
+use crate::report::Report;
+use crate::workload::Workload;
 
 const HOT: &str = "hot";
 /// Several retries come while a phase lasts.
@@ -108,8 +109,8 @@ struct Rates {
     unblocked: Vec<f64>,
 }
 
-/// Measures and prints.
-pub(crate) async fn run(engine: Engine, work: Workload) -> Result<()> {
+/// Measures.
+pub(crate) async fn run(engine: Engine, work: Workload) -> Result<Report> {
     let server = Server::start(engine)?;
     let mut phases = [Rates::default(), Rates::default(), Rates::default()];
     for round in 0..work.runs {
@@ -125,24 +126,16 @@ pub(crate) async fn run(engine: Engine, work: Workload) -> Result<()> {
             eprintln!("run {}, {name}: {blocked:.0}/s blocked, {unblocked:.0}/s unblocked", round + 1);
         }
     }
-    println!(
+    let mut report = Report::new(format!(
         "{engine:?}: {} rows of other keys beside one key with as many followers, batch {}, {} runs",
         work.rows, work.batch, work.runs
-    );
+    ));
     for (name, phase) in ["met", "held", "released"].iter().zip(phases) {
-        let (blocked, unblocked) = (Summary::of(phase.blocked), Summary::of(phase.unblocked));
-        println!(
-            "  {name:<9} blocked {:.0}/s ({:.0} to {:.0}), unblocked {:.0}/s ({:.0} to {:.0}), ratio {:.2}",
-            blocked.median,
-            blocked.min,
-            blocked.max,
-            unblocked.median,
-            unblocked.min,
-            unblocked.max,
-            blocked.median / unblocked.median
-        );
+        report.ratio(format!("{name}: blocked / unblocked"), &phase.blocked, &phase.unblocked);
+        report.line(format!("{name}: blocked"), "events/s", phase.blocked);
+        report.line(format!("{name}: unblocked"), "events/s", phase.unblocked);
     }
-    Ok(())
+    Ok(report)
 }
 
 /// The key is refused while its followers are met and while it is held, then let through.

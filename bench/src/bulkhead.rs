@@ -21,7 +21,8 @@ use tokio_util::sync::CancellationToken;
 use crate::drain::open_sqlite;
 use crate::engine::{Database, Engine, Server};
 use crate::in_process;
-use crate::workload::{Summary, Workload};
+use crate::report::Report;
+use crate::workload::Workload;
 
 const MEASURED: &str = "measured";
 const OTHER: &str = "other";
@@ -68,8 +69,8 @@ impl Sink for Counter {
     async fn close(&self) {}
 }
 
-/// Measures and prints.
-pub(crate) async fn run(engine: Engine, work: Workload) -> Result<()> {
+/// Measures.
+pub(crate) async fn run(engine: Engine, work: Workload) -> Result<Report> {
     let server = Server::start(engine)?;
     let mut rates = Beside::ALL.map(|_| Vec::new());
     for round in 0..work.runs {
@@ -79,24 +80,20 @@ pub(crate) async fn run(engine: Engine, work: Workload) -> Result<()> {
             rates.push(rate);
         }
     }
-    println!(
+    let mut report = Report::new(format!(
         "{engine:?}: {} rows of {} B over {} keys beside as many of another queue, batch {}, {} runs",
         work.rows, work.payload, work.keys, work.batch, work.runs
-    );
-    let [nothing, up, gone, silent] = rates.map(Summary::of);
-    for (name, rate) in
-        [("no other rows", &nothing), ("other up", &up), ("other gone", &gone), ("other silent", &silent)]
-    {
-        println!(
-            "  {name:<14} {:.0}/s ({:.0} to {:.0}), {:.2} of that beside nothing, {:.2} of that beside one that is up",
-            rate.median,
-            rate.min,
-            rate.max,
-            rate.median / nothing.median,
-            rate.median / up.median
-        );
+    ));
+    let [nothing, up, gone, silent] = &rates;
+    for (name, rates) in [("other gone", gone), ("other silent", silent)] {
+        report.ratio(format!("{name} / no other rows"), rates, nothing);
+        report.ratio(format!("{name} / other up"), rates, up);
     }
-    Ok(())
+    let names = ["no other rows", "other up", "other gone", "other silent"];
+    for (name, rates) in names.into_iter().zip(rates) {
+        report.line(name, "events/s", rates);
+    }
+    Ok(report)
 }
 
 /// Events of the measured queue a second, until the last of them is acknowledged.

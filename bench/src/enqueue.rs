@@ -13,7 +13,7 @@ use sqlx::{Connection, PgConnection, SqliteConnection};
 
 use crate::drain::open_sqlite;
 use crate::engine::{Engine, Server};
-use crate::workload::Summary;
+use crate::report::Report;
 
 const BATCHES: [usize; 4] = [1, 10, 100, 1000];
 const CALL: &str = "SELECT outbox_enqueue('Order', $1, $2::json, event_type => 'OrderCreated')";
@@ -60,17 +60,21 @@ enum Database {
     Sqlite(SqliteConnection),
 }
 
-/// Measures and prints.
-pub(crate) async fn run(engine: Engine, load: Load) -> Result<()> {
+/// Measures.
+pub(crate) async fn run(engine: Engine, load: Load) -> Result<Report> {
     let server = Server::start(engine)?;
-    println!("{engine:?}: payload {} B, one connection, {} runs", load.payload, load.runs);
+    let mut report = Report::new(format!(
+        "{engine:?}: payload {} B, one connection, {} runs of {} transactions or {} events",
+        load.payload, load.runs, load.transactions, load.events
+    ));
     for flushed in [true, false] {
-        transactions(&server, &load, flushed).await?;
+        transactions(&mut report, &server, &load, flushed).await?;
     }
-    batches(&server, &load).await
+    batches(&mut report, &server, &load).await?;
+    Ok(report)
 }
 
-async fn transactions(server: &Server, load: &Load, flushed: bool) -> Result<()> {
+async fn transactions(report: &mut Report, server: &Server, load: &Load, flushed: bool) -> Result<()> {
     let place = server.fresh_database().await?;
     let mut db = Database::prepare(server.engine(), &place.url, flushed).await?;
     let contenders: &[Beside] = match server.engine() {
@@ -92,25 +96,20 @@ async fn transactions(server: &Server, load: &Load, flushed: bool) -> Result<()>
             }
         }
     }
-    println!("  {} transactions a run, {}", load.transactions, db.commits(flushed));
-    let summaries: Vec<Summary> = times_us.into_iter().map(Summary::of).collect();
-    for (summary, beside) in summaries.iter().zip(contenders) {
-        println!(
-            "    {:<20} {:>7.0} us a transaction ({:.0} to {:.0})  x{:.2}",
-            beside.name(),
-            summary.median,
-            summary.min,
-            summary.max,
-            summary.median / summaries[0].median
-        );
+    let how = db.commits(flushed);
+    for (times, beside) in times_us.iter().zip(contenders) {
+        report.line(format!("{}, {how}", beside.name()), "µs/transaction", times.clone());
+        if *beside != Beside::Nothing {
+            let name = format!("{} / {}, {how}", beside.name(), Beside::Nothing.name());
+            report.ratio(name, times, &times_us[0]);
+        }
     }
     Ok(())
 }
 
-async fn batches(server: &Server, load: &Load) -> Result<()> {
+async fn batches(report: &mut Report, server: &Server, load: &Load) -> Result<()> {
     let place = server.fresh_database().await?;
     let mut db = Database::prepare(server.engine(), &place.url, true).await?;
-    println!("  {} events of each size a run, {}", load.events, db.commits(true));
     for size in BATCHES {
         let transactions = (load.events / size).max(1);
         let (mut single, mut batch) = (Vec::new(), Vec::new());
@@ -125,17 +124,9 @@ async fn batches(server: &Server, load: &Load) -> Result<()> {
                 }
             }
         }
-        let (single, batch) = (Summary::of(single), Summary::of(batch));
-        println!(
-            "    {size:>4} in a transaction: enqueue {:>7.0}/s ({:.0} to {:.0}), enqueue_all {:>7.0}/s ({:.0} to {:.0})  x{:.2}",
-            single.median,
-            single.min,
-            single.max,
-            batch.median,
-            batch.min,
-            batch.max,
-            batch.median / single.median
-        );
+        report.ratio(format!("{size} in a transaction: enqueue_all / enqueue"), &batch, &single);
+        report.line(format!("{size} in a transaction: enqueue"), "events/s", single);
+        report.line(format!("{size} in a transaction: enqueue_all"), "events/s", batch);
     }
     Ok(())
 }

@@ -9,15 +9,16 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use async_trait::async_trait;
 use outbox_sinks::{Answer, Message, Sink};
-use sqlx::{Connection, PgConnection, SqliteConnection};
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
 
-use crate::drain::open_sqlite;
-use crate::engine::{Database, Engine, Server};
+use crate::engine::{Engine, Server};
 use crate::in_process;
-use crate::workload::{Summary, percentile};
+use crate::producers::Writer;
+use crate::report::Report;
+use crate::workload::percentile;
 
 /// Apart by at least this much, and at most twice as much.
 const GAP: Duration = Duration::from_millis(20);
@@ -57,41 +58,6 @@ impl Sink for Probe {
     async fn close(&self) {}
 }
 
-/// The application.
-enum Writer {
-    Postgres(PgConnection),
-    Sqlite(SqliteConnection),
-}
-
-impl Writer {
-    async fn connect(engine: Engine, database: &Database) -> Result<Self> {
-        Ok(match engine {
-            Engine::Postgres => Self::Postgres(PgConnection::connect(&database.url).await?),
-            Engine::Sqlite => Self::Sqlite(open_sqlite(&database.url).await?),
-        })
-    }
-
-    /// Commits one event.
-    async fn commit(&mut self) -> Result<()> {
-        let sql =
-            "INSERT INTO outbox_tasks (aggregate_type, aggregate_id, payload) VALUES ('Order', '1', '{}')";
-        match self {
-            Self::Postgres(db) => sqlx::query(sql).execute(db).await.map(|_| ())?,
-            Self::Sqlite(db) => sqlx::query(sql).execute(db).await.map(|_| ())?,
-        }
-        Ok(())
-    }
-
-    /// Transactions that the server has committed in this database, this session's own included.
-    async fn transactions(&mut self) -> Result<Option<i64>> {
-        let sql = "SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()";
-        match self {
-            Self::Postgres(db) => Ok(Some(sqlx::query_scalar(sql).fetch_one(db).await?)),
-            Self::Sqlite(_) => Ok(None),
-        }
-    }
-}
-
 /// What one round saw.
 struct Round {
     /// Milliseconds, sorted.
@@ -102,28 +68,22 @@ struct Round {
     statements: Option<f64>,
 }
 
-/// Measures and prints.
-pub(crate) async fn run(engine: Engine, events: u32, runs: u32) -> Result<()> {
+/// Measures.
+pub(crate) async fn run(engine: Engine, events: u32, runs: u32) -> Result<Report> {
     let server = Server::start(engine)?;
     let mut rounds = Vec::new();
     for _ in 0..runs {
         rounds.push(round(&server, events).await?);
     }
-    println!("{engine:?}: {events} events {GAP:?} to {:?} apart, {runs} runs", 2 * GAP);
-    for (name, share) in [("p50", 0.5), ("p99", 0.99), ("max", 1.0)] {
-        print(name, "ms", rounds.iter().map(|round| percentile(&round.latencies, share)));
+    let mut report =
+        Report::new(format!("{engine:?}: {events} events {GAP:?} to {:?} apart, {runs} runs", 2 * GAP));
+    for (name, share) in [("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999), ("max", 1.0)] {
+        let latencies = rounds.iter().map(|round| percentile(&round.latencies, share));
+        report.line(format!("commit to acknowledgement: {name}"), "ms", latencies.collect());
     }
-    print("idle cpu", "% of a core", rounds.iter().map(|round| round.cpu * 100.0));
-    print("idle", "statements/s", rounds.iter().filter_map(|round| round.statements));
-    Ok(())
-}
-
-fn print(name: &str, unit: &str, figures: impl Iterator<Item = f64>) {
-    let figures: Vec<f64> = figures.collect();
-    if !figures.is_empty() {
-        let Summary { median, min, max } = Summary::of(figures);
-        println!("  {name:<9} {median:.2} {unit} ({min:.2} to {max:.2})");
-    }
+    report.line("idle: CPU", "% of a core", rounds.iter().map(|round| round.cpu * 100.0).collect());
+    report.line("idle", "statements/s", rounds.iter().filter_map(|round| round.statements).collect());
+    Ok(report)
 }
 
 async fn round(server: &Server, events: u32) -> Result<Round> {
@@ -133,12 +93,12 @@ async fn round(server: &Server, events: u32) -> Result<Round> {
     let relay = in_process::relay(&store, 500, GIVE_UP, Arc::new(Probe { taken }))?;
     let shutdown = CancellationToken::new();
     let relay = tokio::spawn(relay.run(shutdown.clone()));
-    let mut writer = Writer::connect(server.engine(), &database).await?;
+    let mut writer = Writer::connect(server.engine(), &database.url).await?;
 
     let mut latencies = Vec::new();
     for _ in 0..events {
         sleep(GAP.mul_f64(rand::random_range(1.0..2.0))).await;
-        writer.commit().await?;
+        writer.insert(Uuid::now_v7(), 1, "{}").await?;
         let committed = Instant::now();
         let ack = timeout(GIVE_UP, acks.recv()).await?.context("the relay is gone")?;
         latencies.push(ack.saturating_duration_since(committed).as_secs_f64() * 1000.0);

@@ -4,19 +4,28 @@
 mod beside;
 mod blocked;
 mod bulkhead;
+mod cost;
 mod drain;
 mod engine;
 mod enqueue;
 mod idle;
 mod in_process;
+mod pinned;
+mod producers;
+mod report;
+mod roofline;
 mod sinks;
+mod sustained;
 mod textbook;
 mod workload;
 
-use anyhow::Result;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
 
 use crate::engine::Engine;
+use crate::report::Report;
 use crate::workload::Workload;
 
 /// Measures the relay on private databases that it starts itself.
@@ -24,19 +33,21 @@ use crate::workload::Workload;
 struct Arguments {
     #[command(subcommand)]
     command: Command,
+    /// Writes the figures there as JSON too.
+    #[arg(long, global = true)]
+    json: Option<PathBuf>,
 }
 
 #[derive(Subcommand)]
 enum Command {
-    /// A backlog drained to the null sink, beside the textbook loop.
+    /// A backlog drained, beside rooflines and the textbook loop.
     Drain {
         /// The database.
         engine: Engine,
         #[command(flatten)]
         work: Workload,
-        /// Keep PUBLISHED rows instead of deleting them.
-        #[arg(long)]
-        keep: bool,
+        #[command(flatten)]
+        options: drain::Options,
     },
     /// One key blocked with as many followers as there are rows of other keys, beside the same backlog unblocked.
     Blocked {
@@ -44,6 +55,18 @@ enum Command {
         engine: Engine,
         #[command(flatten)]
         work: Workload,
+    },
+    /// Producers beside the relay: their rate and waits with and without it, and how soon their events are delivered.
+    Sustained {
+        /// The database.
+        engine: Engine,
+        #[command(flatten)]
+        load: sustained::Load,
+    },
+    /// A snapshot that is held on PostgreSQL beside a backlog that stays.
+    Pinned {
+        #[command(flatten)]
+        load: pinned::Load,
     },
     /// Single events to an idle relay: latency from commit to acknowledgement, and what idling costs.
     Idle {
@@ -63,23 +86,10 @@ enum Command {
         #[command(flatten)]
         load: enqueue::Load,
     },
-    /// The kafka sink beside its client alone: no database.
-    Kafka {
-        #[command(flatten)]
-        work: Workload,
-    },
-    /// The rabbitmq sink beside its client alone: no database.
-    Rabbitmq {
-        #[command(flatten)]
-        work: Workload,
-    },
-    /// The redis sink beside its client alone: no database.
-    Redis {
-        #[command(flatten)]
-        work: Workload,
-    },
-    /// The nats sink beside its client alone: no database.
-    Nats {
+    /// A broker's sink beside its client alone: no database.
+    Sink {
+        /// The broker.
+        broker: sinks::Kind,
         #[command(flatten)]
         work: Workload,
     },
@@ -104,15 +114,25 @@ enum Command {
 
 #[tokio::main]
 async fn main() -> Result<()> {
-    match Arguments::parse().command {
-        Command::Drain { engine, work, keep } => drain::run(engine, work, keep).await,
+    let arguments = Arguments::parse();
+    let report = measure(arguments.command).await?;
+    println!("{report}");
+    if let Some(path) = arguments.json {
+        std::fs::write(&path, serde_json::to_vec_pretty(&report)?)
+            .with_context(|| format!("writing {}", path.display()))?;
+    }
+    Ok(())
+}
+
+async fn measure(command: Command) -> Result<Report> {
+    match command {
+        Command::Drain { engine, work, options } => drain::run(engine, work, options).await,
         Command::Blocked { engine, work } => blocked::run(engine, work).await,
+        Command::Sustained { engine, load } => sustained::run(engine, load).await,
+        Command::Pinned { load } => pinned::run(load).await,
         Command::Idle { engine, events, runs } => idle::run(engine, events, runs).await,
         Command::Enqueue { engine, load } => enqueue::run(engine, load).await,
-        Command::Kafka { work } => sinks::kafka::run(work).await,
-        Command::Rabbitmq { work } => sinks::rabbitmq::run(work).await,
-        Command::Redis { work } => sinks::redis::run(work).await,
-        Command::Nats { work } => sinks::nats::run(work).await,
+        Command::Sink { broker, work } => sinks::run(broker, work).await,
         Command::Http { work } => sinks::http::run(work).await,
         Command::Bulkhead { engine, work } => bulkhead::run(engine, work).await,
         Command::Beside { work } => beside::run(work).await,

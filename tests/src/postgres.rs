@@ -15,7 +15,7 @@ use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use tokio::sync::OnceCell;
 
-use crate::process::{spawn, wait_until};
+use crate::process::{cpu_time, spawn, wait_until};
 
 /// How a private server is to run.
 #[derive(Clone, Debug)]
@@ -180,6 +180,14 @@ impl Postgres {
         let pids =
             std::iter::once(postmaster).chain(children.split_whitespace().filter_map(|pid| pid.parse().ok()));
         Ok(pids.filter_map(Pid::from_raw).collect())
+    }
+
+    /// CPU time that all processes of the server have used, those that have ended included.
+    ///
+    /// # Errors
+    /// When it does not run.
+    pub fn cpu_time(&self) -> anyhow::Result<Duration> {
+        cpu_time(&self.processes()?)
     }
 
     /// Port on 127.0.0.1.

@@ -74,6 +74,24 @@ pub fn orders_bin() -> anyhow::Result<PathBuf> {
     built("orders", "OUTBOX_ORDERS_BIN", "cargo build -p orders")
 }
 
+/// CPU time that these processes have used, and those of their children that have ended, to the kernel's tick.
+///
+/// # Errors
+/// When a figure cannot be read.
+pub fn cpu_time(pids: &[Pid]) -> anyhow::Result<Duration> {
+    let mut ticks = 0;
+    for pid in pids {
+        // One that has ended meanwhile counts at its parent.
+        let Ok(stat) = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())) else { continue };
+        let (_, fields) = stat.rsplit_once(')').context("no name in /proc/…/stat")?;
+        // utime, stime, cutime, cstime
+        for field in fields.split_whitespace().skip(11).take(4) {
+            ticks += field.parse::<u64>()?;
+        }
+    }
+    Ok(Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64))
+}
+
 fn built(name: &str, variable: &str, build: &str) -> anyhow::Result<PathBuf> {
     if let Some(path) = std::env::var_os(variable) {
         return Ok(path.into());

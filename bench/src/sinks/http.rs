@@ -9,13 +9,14 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::{Batches, Runs, events, sink, through_the_sink};
+use crate::report::Report;
 use crate::workload::Workload;
 
 /// Requests on their way at once: the sink's default, over all batches.
 const CONCURRENCY: usize = 16;
 
-/// Measures and prints.
-pub(crate) async fn run(work: Workload) -> Result<()> {
+/// Measures.
+pub(crate) async fn run(work: Workload) -> Result<Report> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let url = format!("http://{}/hook", listener.local_addr()?);
     tokio::spawn(async move {
@@ -41,8 +42,7 @@ pub(crate) async fn run(work: Workload) -> Result<()> {
         runs.add(&work, bare, through_the_sink(&sink, &events, &work, "orders").await?);
     }
     sink.close().await;
-    runs.print("HTTP", &work);
-    Ok(())
+    Ok(runs.report("HTTP", &work))
 }
 
 /// Each answer awaited; several events of a key may be on their way at once.

@@ -1,40 +1,18 @@
-//! The kafka sink beside a loop around librdkafka, both with `acks=all` and an idempotent producer.
+//! A loop around librdkafka, with `acks=all` and an idempotent producer as the sink has them.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use outbox_store::Event;
-use outbox_tests::brokers::kafka::Kafka;
 use rdkafka::ClientConfig;
 use rdkafka::producer::{DeliveryFuture, FutureProducer, FutureRecord};
-use serde_json::json;
 
-use super::{IN_FLIGHT, Runs, event, events, publish, sink, through_the_sink};
+use super::IN_FLIGHT;
 use crate::workload::Workload;
 
-/// Measures and prints.
-pub(crate) async fn run(work: Workload) -> Result<()> {
-    let kafka = Kafka::start(1)?;
-    let brokers = kafka.brokers();
-    let events = events(&work);
-    let sink = sink(json!({ "type": "kafka", "brokers": brokers, "create": true }))?;
-    let mut runs = Runs::default();
-    for run in 0..work.runs {
-        let [alone, through] = [format!("alone-{run}"), format!("sink-{run}")];
-        for topic in [&alone, &through] {
-            publish(&*sink, &[event(&work, 0)], topic).await?;
-        }
-        let bare = bare(&brokers, &events, &work, &alone).await?;
-        runs.add(&work, bare, through_the_sink(&sink, &events, &work, &through).await?);
-    }
-    sink.close().await;
-    runs.print("Kafka", &work);
-    Ok(())
-}
-
 /// As much in flight as the sink has, each delivery awaited.
-async fn bare(brokers: &str, events: &[Event], work: &Workload, topic: &str) -> Result<Duration> {
+pub(super) async fn bare(brokers: &str, events: &[Event], work: &Workload, topic: &str) -> Result<Duration> {
     let producer: FutureProducer = ClientConfig::new()
         .set("bootstrap.servers", brokers)
         .set("enable.idempotence", "true")

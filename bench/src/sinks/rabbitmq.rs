@@ -1,4 +1,4 @@
-//! The rabbitmq sink beside a loop around lapin: persistent, mandatory, confirmed, to a quorum queue.
+//! A loop around lapin: persistent, mandatory, confirmed.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -7,34 +7,12 @@ use anyhow::{Result, ensure};
 use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
 use lapin::{BasicProperties, Confirmation, Connection, ConnectionProperties};
 use outbox_store::Event;
-use outbox_tests::brokers::rabbitmq::RabbitMq;
-use serde_json::json;
 
-use super::{IN_FLIGHT, Runs, event, events, publish, sink, through_the_sink};
+use super::IN_FLIGHT;
 use crate::workload::Workload;
 
-/// Measures and prints.
-pub(crate) async fn run(work: Workload) -> Result<()> {
-    let node = RabbitMq::start()?;
-    let url = node.vhost().url();
-    let events = events(&work);
-    let sink = sink(json!({ "type": "rabbitmq", "url": url, "create": true }))?;
-    let mut runs = Runs::default();
-    for run in 0..work.runs {
-        let [alone, through] = [format!("alone-{run}"), format!("sink-{run}")];
-        for queue in [&alone, &through] {
-            publish(&*sink, &[event(&work, 0)], queue).await?;
-        }
-        let bare = bare(&url, &events, &work, &alone).await?;
-        runs.add(&work, bare, through_the_sink(&sink, &events, &work, &through).await?);
-    }
-    sink.close().await;
-    runs.print("RabbitMQ", &work);
-    Ok(())
-}
-
 /// As much in flight as the sink has, each confirm awaited; keeps no order when one is refused.
-async fn bare(url: &str, events: &[Event], work: &Workload, queue: &str) -> Result<Duration> {
+pub(super) async fn bare(url: &str, events: &[Event], work: &Workload, queue: &str) -> Result<Duration> {
     let connection = Connection::connect(url, ConnectionProperties::default()).await?;
     let channel = connection.create_channel().await?;
     channel.confirm_select(ConfirmSelectOptions::default()).await?;

@@ -1,0 +1,1 @@
+SELECT settle($1, $2::text[]::tid[])
