@@ -8,6 +8,7 @@ mod cost;
 mod drain;
 mod engine;
 mod enqueue;
+mod failures;
 mod idle;
 mod in_process;
 mod pinned;
@@ -55,6 +56,16 @@ enum Command {
         engine: Engine,
         #[command(flatten)]
         work: Workload,
+    },
+    /// A backlog of which some events are refused once, beside the same without a refusal.
+    Failures {
+        /// The database.
+        engine: Engine,
+        #[command(flatten)]
+        work: Workload,
+        /// One in so many events is refused.
+        #[arg(long, default_value_t = 33)]
+        one_in: u64,
     },
     /// Producers beside the relay: their rate and waits with and without it, and how soon their events are delivered.
     Sustained {
@@ -128,6 +139,7 @@ async fn measure(command: Command) -> Result<Report> {
     match command {
         Command::Drain { engine, work, options } => drain::run(engine, work, options).await,
         Command::Blocked { engine, work } => blocked::run(engine, work).await,
+        Command::Failures { engine, work, one_in } => failures::run(engine, work, one_in).await,
         Command::Sustained { engine, load } => sustained::run(engine, load).await,
         Command::Pinned { load } => pinned::run(load).await,
         Command::Idle { engine, events, runs } => idle::run(engine, events, runs).await,

@@ -3,22 +3,18 @@
 //! One run first goes without it and then with it for long. Compared are the last seconds of both: the rate at which a
 //! backlog that stays is drained, and the latency at a fixed rate.
 
-use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use async_trait::async_trait;
 use clap::Args;
-use outbox_sinks::{Answer, Cause, Message, Sink};
 use sqlx::{Connection, PgConnection};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use crate::engine::{Database, Engine, Server};
 use crate::in_process;
-use crate::producers::{Log, Producers};
+use crate::producers::{Counter, Log, Producers};
 use crate::report::Report;
 use crate::workload::percentile;
 
@@ -95,7 +91,7 @@ async fn pin(database: &Database) -> Result<PgConnection> {
 async fn backlog(server: &Server, load: &Load) -> Result<[f64; 2]> {
     let database = server.fresh_database().await?;
     let store = in_process::open(server.engine(), &database).await?;
-    let sink = Arc::new(Counter { delivered: AtomicU64::new(0), refused: load.refused });
+    let sink = Arc::new(Counter::new(load.refused));
     let retry = Duration::from_millis(500);
     let relay = in_process::relay(&store, 500, retry, Arc::clone(&sink) as _)?;
     let stop = CancellationToken::new();
@@ -184,60 +180,4 @@ impl Log {
         sleep(end).await;
         self.latencies_ms(since)
     }
-}
-
-/// Counts what it takes, and refuses one in so many at first.
-struct Counter {
-    delivered: AtomicU64,
-    refused: u64,
-}
-
-impl Counter {
-    fn delivered(&self) -> u64 {
-        self.delivered.load(Ordering::Relaxed)
-    }
-
-    /// Events a second from now on for so many seconds.
-    async fn rate_of(&self, seconds: u64) -> f64 {
-        let (before, begun) = (self.delivered(), Instant::now());
-        sleep(Duration::from_secs(seconds)).await;
-        (self.delivered() - before) as f64 / begun.elapsed().as_secs_f64()
-    }
-}
-
-#[async_trait]
-impl Sink for Counter {
-    fn kind(&self) -> &'static str {
-        "counter"
-    }
-
-    fn needs_destination(&self) -> bool {
-        false
-    }
-
-    async fn publish(&self, batch: &[Message<'_>], _deadline: tokio::time::Instant) -> Vec<Answer> {
-        let (mut keys, mut delivered) = (HashSet::new(), 0);
-        let mut answer = |message: &Message<'_>| {
-            let event = message.event;
-            // The rest of a refused event's key waits for it.
-            if keys.contains(&event.aggregate_id) {
-                return Answer::Unsent;
-            }
-            if event.retry_count == 0 && event.seq.unsigned_abs().checked_rem(self.refused) == Some(0) {
-                keys.insert(event.aggregate_id.clone());
-                return Answer::refused(Cause::Unclear, "refused once");
-            }
-            delivered += 1;
-            Answer::Acked { receipt: None }
-        };
-        let answers = batch.iter().map(&mut answer).collect();
-        self.delivered.fetch_add(delivered, Ordering::Relaxed);
-        answers
-    }
-
-    async fn check(&self, _deadline: tokio::time::Instant) -> Result<String, String> {
-        Ok("a counter".to_owned())
-    }
-
-    async fn close(&self) {}
 }

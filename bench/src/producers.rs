@@ -1,12 +1,13 @@
-//! Applications that insert events, and the sink that tells when each was delivered.
+//! Applications that insert events, and sinks that tell what was delivered.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use async_trait::async_trait;
-use outbox_sinks::{Answer, Message, Sink};
+use outbox_sinks::{Answer, Cause, Message, Sink};
 use sqlx::{Connection, PgConnection, SqliteConnection};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, sleep};
@@ -185,6 +186,67 @@ impl Sink for Log {
 
     async fn check(&self, _deadline: tokio::time::Instant) -> Result<String, String> {
         Ok("a log".to_owned())
+    }
+
+    async fn close(&self) {}
+}
+
+/// Counts what it takes, and refuses one in so many at first.
+pub(crate) struct Counter {
+    delivered: AtomicU64,
+    refused: u64,
+}
+
+impl Counter {
+    /// Refuses one in so many; none at 0.
+    pub(crate) fn new(refused: u64) -> Self {
+        Self { delivered: AtomicU64::new(0), refused }
+    }
+
+    pub(crate) fn delivered(&self) -> u64 {
+        self.delivered.load(Ordering::Relaxed)
+    }
+
+    /// Events a second from now on for so many seconds.
+    pub(crate) async fn rate_of(&self, seconds: u64) -> f64 {
+        let (before, begun) = (self.delivered(), Instant::now());
+        sleep(Duration::from_secs(seconds)).await;
+        (self.delivered() - before) as f64 / begun.elapsed().as_secs_f64()
+    }
+}
+
+#[async_trait]
+impl Sink for Counter {
+    fn kind(&self) -> &'static str {
+        "counter"
+    }
+
+    fn needs_destination(&self) -> bool {
+        false
+    }
+
+    async fn publish(&self, batch: &[Message<'_>], _deadline: tokio::time::Instant) -> Vec<Answer> {
+        let (mut keys, mut delivered) = (HashSet::new(), 0);
+        let mut answer = |message: &Message<'_>| {
+            let event = message.event;
+            // The rest of a refused event's key waits for it.
+            if keys.contains(&event.aggregate_id) {
+                return Answer::Unsent;
+            }
+            if event.retry_count == 0 && event.seq.unsigned_abs().checked_rem(self.refused) == Some(0) {
+                keys.insert(event.aggregate_id.clone());
+                return Answer::refused(Cause::Unclear, "refused once");
+            }
+            delivered += 1;
+            Answer::Acked { receipt: None }
+        };
+        let answers = batch.iter().map(&mut answer).collect();
+        self.delivered.fetch_add(delivered, Ordering::Relaxed);
+        answers
+    }
+
+    async fn check(&self, _deadline: tokio::time::Instant) -> Result<String, String> {
+        Ok("a counter".to_owned())
     }
 
     async fn close(&self) {}

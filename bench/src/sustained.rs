@@ -4,6 +4,7 @@
 //! at fixed rates, whether or not the database keeps up, to a relay in this process: how soon events are delivered and
 //! what backlog is left.
 
+use std::process::Child;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -49,7 +50,9 @@ pub(crate) struct Load {
 struct Free {
     rate: f64,
     waits_ms: Vec<f64>,
+    /// Events that waited when the producers stopped, and the seconds until none did.
     backlog: f64,
+    catch_up: f64,
 }
 
 /// What came of a fixed rate.
@@ -81,6 +84,7 @@ pub(crate) async fn run(engine: Engine, load: Load) -> Result<Report> {
     describe(&mut report, "alone", &alone);
     describe(&mut report, "beside the relay", &beside);
     report.line("beside the relay: backlog at the end", "events", beside.iter().map(|b| b.backlog).collect());
+    report.line("beside the relay: caught up after", "s", beside.iter().map(|b| b.catch_up).collect());
     for (rate, rungs) in load.rates.iter().zip(ladder) {
         let name = |what: &str| format!("at {rate}/s: {what}");
         report.line(name("produced"), "events/s", rungs.iter().map(|rung| rung.produced).collect());
@@ -131,13 +135,26 @@ async fn free(server: &Server, load: &Load, with_relay: bool) -> Result<Free> {
     let waits_ms = running.await??;
     let rate = waits_ms.len() as f64 / begun.elapsed().as_secs_f64();
     let backlog = unsettled(server.engine(), &database.url).await? as f64;
-    if let Some(mut relay) = relay {
-        kill_process(Pid::from_child(&relay), Signal::TERM)?;
-        let status = relay.wait()?;
-        ensure!(status.success(), "the relay ended with {status}");
-    }
+    let catch_up = match relay {
+        Some(relay) => end_when_drained(relay, server.engine(), &database.url).await?,
+        None => 0.0,
+    };
     store.close().await;
-    Ok(Free { rate, waits_ms, backlog })
+    Ok(Free { rate, waits_ms, backlog, catch_up })
+}
+
+/// Seconds until nothing waits any more.
+async fn end_when_drained(mut relay: Child, engine: Engine, url: &str) -> Result<f64> {
+    let begun = Instant::now();
+    while unsettled(engine, url).await? > 0 {
+        ensure!(begun.elapsed() < GIVE_UP, "the backlog was not drained");
+        sleep(Duration::from_millis(20)).await;
+    }
+    let catch_up = begun.elapsed().as_secs_f64();
+    kill_process(Pid::from_child(&relay), Signal::TERM)?;
+    let status = relay.wait()?;
+    ensure!(status.success(), "the relay ended with {status}");
+    Ok(catch_up)
 }
 
 async fn rung(server: &Server, load: &Load, rate: u32) -> Result<Rung> {

@@ -25,7 +25,7 @@ create function {schema}.outbox_claim_v1(
   set work_mem = '32MB' -- RETURN QUERY would spill to disk beyond it
 as $outbox$
 declare
-  v_paused boolean; v_many_blocks boolean; v_drawn bigint; v_window int := least(greatest(p_window, p_limit), 64 * p_limit); v_followers int := greatest(p_limit / 16, 1);
+  v_paused boolean; v_blocks int; v_many_blocks boolean; v_drawn bigint; v_window int := least(greatest(p_window, p_limit), 64 * p_limit); v_followers int := greatest(p_limit / 16, 1);
   v_most_parked int := greatest(p_limit / 2, 1);
   v_walk record; v_follow tid[]; v_more boolean; v_cleared boolean;
   v_key_at text[]; v_key_id text[]; v_key_busy boolean[]; v_key_waits boolean[];
@@ -45,65 +45,67 @@ begin
   if v_paused then outcome := 'Paused'; return next; return; end if;
 
   -- Every statement from here has a snapshot newer than the lock, and only its holder makes or ends a block.
-  v_many_blocks := 100 < (
-    select count(*) from (select from {schema}.outbox_blocked_keys where queue = p_queue limit 101) x);
+  select count(*) into v_blocks from (select from {schema}.outbox_blocked_keys where queue = p_queue limit 101) x;
+  v_many_blocks := v_blocks > 100;
   loop
-    -- The walk over the followers of released keys.
+    -- The walk over the followers of released keys. Without a block its plan is not even set up.
     v_follow := '{}'; v_key_at := '{}'; v_key_id := '{}'; v_key_busy := '{}'; v_key_waits := '{}'; v_more := false;
     v_cleared := false;
-    for v_walk in
-      with key as (
-        select aggregate_type a, aggregate_id i, follow_from from {schema}.outbox_blocked_keys
-        where queue = p_queue and released order by since limit p_limit),
-      walk as materialized (
-        select key.*, x.* from key left join lateral (
-          -- a delayed row (a time, no error) holds nothing back: passed over
-          select ctid cc, seq, status, isfinite(available_at) retried from {schema}.outbox_tasks
-          where queue = p_queue and aggregate_type = key.a and aggregate_id = key.i and seq >= key.follow_from
-            and settled_at is null and available_at is not null and (available_at = 'infinity' or last_error is not null)
-          order by seq limit v_followers) x on true
-        limit 4 * v_followers), -- keys that this leaves unread count as busy below
-      one as (
-        select a, i, follow_from, least(min(seq) filter (where retried), (
-            select seq from {schema}.outbox_tasks t where p_failed_blocks and queue = p_queue and failed_at is not null
-              and aggregate_type = walk.a and aggregate_id = walk.i and seq >= walk.follow_from order by seq limit 1)) head
-        from walk group by a, i, follow_from)
-      select one.a, one.i, one.follow_from, one.head,
-        min(seq) filter (where before) first_follower,
-        array_agg(cc order by seq) filter (where before) followers,
-        -- A head in flight keeps its key busy and becomes the hold only when it is back: its claim may have been told
-        -- that there is no block, and would then publish the row without releasing it.
-        coalesce(bool_or(status = 'PROCESSING' and (before or seq = head)), false) busy
-      from one join (
-          select walk.*, seq < coalesce(o.head, 9223372036854775807) before, o.head h
-          from walk join one o using (a, i, follow_from)) w using (a, i, follow_from)
-      group by 1, 2, 3, 4
-    loop
-      if not v_walk.busy and v_walk.first_follower is null then
-        if v_walk.head is null then
-          delete from {schema}.outbox_blocked_keys
-          where queue = p_queue and aggregate_type = v_walk.a and aggregate_id = v_walk.i;
-        else
-          update {schema}.outbox_blocked_keys set hold_after = v_walk.head, follow_from = v_walk.head, released = false
+    if v_blocks > 0 then
+      for v_walk in
+        with key as (
+          select aggregate_type a, aggregate_id i, follow_from from {schema}.outbox_blocked_keys
+          where queue = p_queue and released order by since limit p_limit),
+        walk as materialized (
+          select key.*, x.* from key left join lateral (
+            -- a delayed row (a time, no error) holds nothing back: passed over
+            select ctid cc, seq, status, isfinite(available_at) retried from {schema}.outbox_tasks
+            where queue = p_queue and aggregate_type = key.a and aggregate_id = key.i and seq >= key.follow_from
+              and settled_at is null and available_at is not null and (available_at = 'infinity' or last_error is not null)
+            order by seq limit v_followers) x on true
+          limit 4 * v_followers), -- keys that this leaves unread count as busy below
+        one as (
+          select a, i, follow_from, least(min(seq) filter (where retried), (
+              select seq from {schema}.outbox_tasks t where p_failed_blocks and queue = p_queue and failed_at is not null
+                and aggregate_type = walk.a and aggregate_id = walk.i and seq >= walk.follow_from order by seq limit 1)) head
+          from walk group by a, i, follow_from)
+        select one.a, one.i, one.follow_from, one.head,
+          min(seq) filter (where before) first_follower,
+          array_agg(cc order by seq) filter (where before) followers,
+          -- A head in flight keeps its key busy and becomes the hold only when it is back: its claim may have been told
+          -- that there is no block, and would then publish the row without releasing it.
+          coalesce(bool_or(status = 'PROCESSING' and (before or seq = head)), false) busy
+        from one join (
+            select walk.*, seq < coalesce(o.head, 9223372036854775807) before, o.head h
+            from walk join one o using (a, i, follow_from)) w using (a, i, follow_from)
+        group by 1, 2, 3, 4
+      loop
+        if not v_walk.busy and v_walk.first_follower is null then
+          if v_walk.head is null then
+            delete from {schema}.outbox_blocked_keys
+            where queue = p_queue and aggregate_type = v_walk.a and aggregate_id = v_walk.i;
+          else
+            update {schema}.outbox_blocked_keys set hold_after = v_walk.head, follow_from = v_walk.head, released = false
+            where queue = p_queue and aggregate_type = v_walk.a and aggregate_id = v_walk.i;
+          end if;
+          v_cleared := true;
+          continue;
+        end if;
+        v_key_at := v_key_at || v_walk.a; v_key_id := v_key_id || v_walk.i; v_key_busy := v_key_busy || v_walk.busy;
+        v_key_waits := v_key_waits || (not v_walk.busy or exists (
+          select from {schema}.outbox_tasks where queue = p_queue and aggregate_type = v_walk.a
+            and aggregate_id = v_walk.i and seq >= v_walk.follow_from and settled_at is null and available_at is not null
+            and available_at = 'infinity' and status = 'PENDING'));
+        continue when v_walk.busy;
+        v_follow := v_follow || v_walk.followers[1 : v_followers - cardinality(v_follow)];
+        v_more := v_more or cardinality(v_walk.followers) = v_followers or cardinality(v_follow) = v_followers;
+        -- Not every time: each version of this row costs its readers while an old snapshot is open.
+        if v_walk.first_follower - v_walk.follow_from >= p_limit then
+          update {schema}.outbox_blocked_keys set follow_from = v_walk.first_follower
           where queue = p_queue and aggregate_type = v_walk.a and aggregate_id = v_walk.i;
         end if;
-        v_cleared := true;
-        continue;
-      end if;
-      v_key_at := v_key_at || v_walk.a; v_key_id := v_key_id || v_walk.i; v_key_busy := v_key_busy || v_walk.busy;
-      v_key_waits := v_key_waits || (not v_walk.busy or exists (
-        select from {schema}.outbox_tasks where queue = p_queue and aggregate_type = v_walk.a
-          and aggregate_id = v_walk.i and seq >= v_walk.follow_from and settled_at is null and available_at is not null
-          and available_at = 'infinity' and status = 'PENDING'));
-      continue when v_walk.busy;
-      v_follow := v_follow || v_walk.followers[1 : v_followers - cardinality(v_follow)];
-      v_more := v_more or cardinality(v_walk.followers) = v_followers or cardinality(v_follow) = v_followers;
-      -- Not every time: each version of this row costs its readers while an old snapshot is open.
-      if v_walk.first_follower - v_walk.follow_from >= p_limit then
-        update {schema}.outbox_blocked_keys set follow_from = v_walk.first_follower
-        where queue = p_queue and aggregate_type = v_walk.a and aggregate_id = v_walk.i;
-      end if;
-    end loop;
+      end loop;
+    end if;
 
     -- Where to start, whom to watch and the scan come from ONE snapshot, so from one statement: a transaction that ends
     -- between two snapshots would still be in progress for the start, while a later row of its key is already visible to

@@ -16,10 +16,18 @@ use crate::keys::{Key, Keys};
 use crate::options::Synchronous;
 use crate::rows;
 use crate::store::Shared;
+use crate::watch::Watch;
 use crate::writer::data_version;
 
-/// An idle claimer looks for commits of others this often.
+/// An idle claimer looks for commits of others this often,
 const POLL: Duration = Duration::from_millis(2);
+
+/// or this often where the system tells of writes to the WAL,
+const WATCHED_POLL: Duration = Duration::from_millis(10);
+
+/// and after such word more often for so long: the commit is visible a little later than its frames are written.
+const ALERT: Duration = Duration::from_millis(10);
+const ALERT_POLL: Duration = Duration::from_millis(1);
 
 /// Claims rows of one queue.
 pub(crate) struct SqliteClaimer {
@@ -27,6 +35,8 @@ pub(crate) struct SqliteClaimer {
     policy: Arc<QueuePolicy>,
     /// What the last claim saw; `None` before the first and after an error.
     seen: Option<LastSeen>,
+    /// Opened with the first wait.
+    watch: Option<Watch>,
 }
 
 /// Tells whether a claim might find more than the last one did.
@@ -42,7 +52,7 @@ struct LastSeen {
 
 impl SqliteClaimer {
     pub(crate) fn new(shared: Arc<Shared>, policy: Arc<QueuePolicy>) -> Self {
-        Self { shared, policy, seen: None }
+        Self { shared, policy, seen: None, watch: None }
     }
 
     fn may_find_more(&self) -> bool {
@@ -58,6 +68,29 @@ impl SqliteClaimer {
             None => false,
             // An error is the next claim's to report.
             Some(version) => version.map_or(true, |version| version != seen.data_version),
+        }
+    }
+}
+
+impl SqliteClaimer {
+    /// Until there may be more to claim.
+    async fn look(&self, watch: &mut Watch, at_most: Duration) {
+        let end = Instant::now() + at_most;
+        let mut alert_until = None;
+        while !self.may_find_more() {
+            let now = Instant::now();
+            if now >= end {
+                return;
+            }
+            let pause = match alert_until {
+                Some(until) if now < until => ALERT_POLL,
+                _ if watch.works() => WATCHED_POLL,
+                _ => POLL,
+            };
+            tokio::select! {
+                () = watch.written() => alert_until = Some(Instant::now() + ALERT),
+                () = tokio::time::sleep(pause.min(end - now)) => {}
+            }
         }
     }
 }
@@ -86,14 +119,9 @@ impl Claimer for SqliteClaimer {
     }
 
     async fn wait(&mut self, at_most: Duration) {
-        let started = Instant::now();
-        while !self.may_find_more() {
-            let left = at_most.saturating_sub(started.elapsed());
-            if left.is_zero() {
-                return;
-            }
-            tokio::time::sleep(left.min(POLL)).await;
-        }
+        let mut watch = self.watch.take().unwrap_or_else(|| Watch::new(&self.shared.options.path));
+        self.look(&mut watch, at_most).await;
+        self.watch = Some(watch);
     }
 }
 

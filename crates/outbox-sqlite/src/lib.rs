@@ -19,6 +19,7 @@ mod rows;
 mod settle;
 mod store;
 mod sweep;
+mod watch;
 mod writer;
 
 pub use migrate::migrations_sql;

@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
-/// The first pause after work; also the shortest between two claims.
+use tokio::time::Instant;
+
+/// The shortest pause between two claims that found nothing.
 pub(super) const SHORTEST: Duration = Duration::from_millis(1);
 
-/// The longest pause of an idle queue. A store that knows when rows come ends it earlier; this is for what no store sees.
-const LONGEST: Duration = Duration::from_secs(1);
+/// The pause of an idle queue. A store ends it as soon as rows come; this is for what no store sees.
+const IDLE: Duration = Duration::from_secs(1);
 
 /// The longest pause between two tries for a lock that others hold.
 const LONGEST_BUSY: Duration = Duration::from_millis(20);
@@ -14,28 +16,36 @@ const LONGEST_BUSY: Duration = Duration::from_millis(20);
 /// Time between two looks at a paused queue.
 pub(super) const PAUSED: Duration = Duration::from_millis(500);
 
-/// Pauses that grow while nothing is found.
+/// While rows trickle in, a claim gathers those of this time: a claim for each few of them would take the producers' CPU.
+const GATHER: Duration = Duration::from_millis(5);
+
+/// Pauses while little or nothing is found.
 #[derive(Debug)]
 pub(super) struct Idle {
-    empty: Duration,
     busy: Duration,
+    /// When the last claim with rows began.
+    rows_at: Option<Instant>,
 }
 
 impl Idle {
     pub(super) fn new() -> Self {
-        Self { empty: SHORTEST, busy: SHORTEST }
+        Self { busy: SHORTEST, rows_at: None }
     }
 
-    pub(super) fn reset(&mut self) {
-        *self = Self::new();
+    /// A claim that began then has found so many rows; says how much later than it the next one begins. The first rows
+    /// after a while are followed at once, and so are many.
+    pub(super) fn found(&mut self, began: Instant, rows: usize, batch: u32) -> Duration {
+        self.busy = SHORTEST;
+        let before = self.rows_at.replace(began);
+        let few = rows * 2 < batch as usize;
+        let trickle = before.is_some_and(|before| began.duration_since(before) < GATHER * 2);
+        if few && trickle { GATHER } else { Duration::ZERO }
     }
 
     /// Nothing is ready; no longer than until the next row is due.
     pub(super) fn empty(&mut self, next_due: Option<Duration>) -> Duration {
-        let pause = self.empty;
-        self.empty = (self.empty * 2).min(LONGEST);
         self.busy = SHORTEST;
-        next_due.map_or(pause, |due| pause.min(due.max(SHORTEST)))
+        next_due.map_or(IDLE, |due| due.clamp(SHORTEST, IDLE))
     }
 
     /// Somebody else has the lock; at random, so that two do not meet again and again.
@@ -56,14 +66,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_grow_to_their_limit_and_start_over_after_work() {
+    fn an_idle_queue_is_left_to_its_store_until_a_row_is_due() {
         let mut idle = Idle::new();
-        let pauses: Vec<_> = (0..12).map(|_| idle.empty(None).as_millis()).collect();
-        assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000, 1000]);
+        assert_eq!(idle.empty(None), IDLE);
         assert_eq!(idle.empty(Some(Duration::from_millis(7))).as_millis(), 7);
         assert_eq!(idle.empty(Some(Duration::ZERO)), SHORTEST);
-        idle.reset();
-        assert_eq!(idle.empty(None), SHORTEST);
+        assert_eq!(idle.empty(Some(IDLE * 2)), IDLE);
+    }
+
+    #[test]
+    fn rows_that_trickle_in_are_gathered() {
+        let (mut idle, begun) = (Idle::new(), Instant::now());
+        let at = |millis| begun + Duration::from_millis(millis);
+        assert_eq!(idle.found(at(0), 1, 100), Duration::ZERO, "the first is not waited with");
+        assert_eq!(idle.found(at(3), 1, 100), GATHER);
+        assert_eq!(idle.found(at(8), 50, 100), Duration::ZERO, "many need no more");
+        assert_eq!(idle.found(at(13), 49, 100), GATHER);
+        assert_eq!(idle.found(at(40), 1, 100), Duration::ZERO, "a while later");
+        assert_eq!(idle.found(at(41), 1, 1), Duration::ZERO, "a full batch");
     }
 
     #[test]

@@ -107,7 +107,13 @@ impl QueueLoop {
         // A probe that is not used is given to other queues before this one waits.
         let permit = if matches!(claimed, Ok(Claimed::Rows(_))) { Some(permit) } else { None };
         match (claimed, permit) {
-            (Ok(Claimed::Rows(claim)), Some(permit)) => self.start(claim, took, permit),
+            (Ok(Claimed::Rows(claim)), Some(permit)) => {
+                let began = Instant::now() - took;
+                let rows = claim.events.len();
+                self.start(claim, took, permit);
+                let gathered = began + self.idle.found(began, rows, self.queue.settings.policy.batch);
+                self.pause_until(gathered).await;
+            }
             (Ok(Claimed::Rows(_)), None) => unreachable!("rows come with the permit they were claimed under"),
             (Ok(Claimed::Empty { next_due }), _) => {
                 if self.mode == Mode::Once && next_due.is_none_or(|due| !due.is_zero()) {
@@ -130,7 +136,6 @@ impl QueueLoop {
     }
 
     fn start(&mut self, claim: Claim, took: Duration, permit: Permit) {
-        self.idle.reset();
         self.metrics.claimed(took, claim.events.iter().map(|event| claim.claimed_at - event.created_at));
         let delivery = Delivery {
             shared: Arc::clone(&self.shared),
@@ -165,7 +170,7 @@ impl QueueLoop {
             () = self.claimer.wait(at_most) => {}
         }
         // A store that returns at once, again and again, does not make this a busy loop.
-        self.pause(SHORTEST.saturating_sub(began.elapsed())).await;
+        self.pause_until(began + SHORTEST).await;
     }
 
     async fn wait_for_settle(&mut self) -> anyhow::Result<()> {
@@ -196,6 +201,14 @@ impl QueueLoop {
         tokio::select! {
             () = self.shared.stop.cancelled() => {}
             () = sleep(pause) => {}
+        }
+    }
+
+    /// Even a pause of nothing would last until the timer's next tick.
+    async fn pause_until(&mut self, end: Instant) {
+        let rest = end.saturating_duration_since(Instant::now());
+        if !rest.is_zero() {
+            self.pause(rest).await;
         }
     }
 
