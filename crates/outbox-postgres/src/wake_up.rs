@@ -35,7 +35,7 @@ impl Bell {
 
 enum Command {
     Arm { queue: String, bell: Arc<Bell>, armed: oneshot::Sender<bool> },
-    Disarm { bell: Arc<Bell> },
+    Disarm { bell: Arc<Bell>, key: i64 },
 }
 
 /// The store's listener; starts with the first claimer that falls asleep.
@@ -90,10 +90,11 @@ impl Sleeper {
         answer.await.unwrap_or(false)
     }
 
-    /// Producers need not notify any more.
+    /// Producers need not notify any more: from now on nobody is to wait for the bell.
     pub(crate) fn disarm(&self) {
-        if self.is_armed() {
-            self.wake_up.send(Command::Disarm { bell: Arc::clone(&self.bell) });
+        let key = self.bell.lock().take();
+        if let Some(key) = key {
+            self.wake_up.send(Command::Disarm { bell: Arc::clone(&self.bell), key });
         }
     }
 
@@ -145,12 +146,13 @@ impl Session {
                 if got {
                     self.asleep.push(Arc::clone(&bell));
                 }
-                if armed.send(got).is_err() && got {
-                    self.release(&bell).await?;
+                let abandoned = armed.send(got).is_err().then(|| bell.lock().take()).flatten();
+                if let Some(key) = abandoned {
+                    self.release(&bell, key).await?;
                 }
                 key.map(drop)
             }
-            Command::Disarm { bell } => self.release(&bell).await,
+            Command::Disarm { bell, key } => self.release(&bell, key).await,
         }
     }
 
@@ -167,10 +169,13 @@ impl Session {
         within(asked).await
     }
 
-    async fn release(&mut self, bell: &Arc<Bell>) -> Result<(), sqlx::Error> {
+    async fn release(&mut self, bell: &Arc<Bell>, key: i64) -> Result<(), sqlx::Error> {
+        // Without it the lock went with its session.
+        if !self.asleep.iter().any(|other| Arc::ptr_eq(other, bell)) {
+            return Ok(());
+        }
         self.asleep.retain(|other| !Arc::ptr_eq(other, bell));
-        let key = bell.lock().take();
-        let (Some(key), Some(listener)) = (key, self.listener.as_mut()) else { return Ok(()) };
+        let Some(listener) = self.listener.as_mut() else { return Ok(()) };
         within(async { sqlx::query(self.unlock.clone()).bind(key).execute(listener).await.map(drop) }).await
     }
 

@@ -50,7 +50,8 @@ impl Connector for Endpoint {
     /// Connects and logs in.
     async fn connect(&self) -> Result<Link, String> {
         let cut = CutWhenDropped::default();
-        let connection = self.open(cut.0.clone()).await.map_err(|error| describe_connect(&error))?;
+        let tls = self.uri.scheme == AMQPScheme::AMQPS;
+        let connection = self.open(cut.0.clone()).await.map_err(|error| describe_connect(&error, tls))?;
         Ok(Link { connection, _cut: cut, channels: Mutex::default() })
     }
 
@@ -93,8 +94,12 @@ impl Endpoint {
     }
 }
 
-fn describe_connect(error: &lapin::Error) -> String {
+/// Over TLS a server that misses the client's certificate says so and closes; its word may be lost with the connection.
+fn describe_connect(error: &lapin::Error, tls: bool) -> String {
     match error.kind() {
+        lapin::ErrorKind::IOError(error) if tls && error.kind() == io::ErrorKind::ConnectionReset => format!(
+            "cannot connect: {error}; if the server wants a client's certificate, see `cert_file` and `key_file`"
+        ),
         lapin::ErrorKind::IOError(error) => format!("cannot connect: {error}"),
         _ => describe(error),
     }

@@ -227,6 +227,10 @@ struct Shop {
     _directory: TempDir,
 }
 
+/// Sessions of relays.
+const SESSIONS: &str = "SELECT count(*) FROM pg_stat_activity \
+    WHERE application_name = 'outbox' AND datname = current_database()";
+
 impl Shop {
     /// `file` is where relays deliver to on SQLite.
     async fn open(engine: Engine, way: Way, file: PathBuf) -> Result<Self> {
@@ -290,6 +294,8 @@ impl Shop {
                 settle.until_somebody_waits(WAITS).await?;
                 self.relay.kill();
                 settle.turn_away().await?;
+                // What else it had begun is over: the server may still have been at work for it.
+                self.stage.until(SESSIONS, 0, WAITS).await?;
                 settle.open().await?;
             }
             Hold::Sqlite(path) => {
