@@ -6,6 +6,7 @@ pub mod harness;
 pub mod postgres;
 pub mod process;
 pub mod protocol;
+pub mod proxy;
 
 /// Says that the test on this thread could not run, and why, so that it does not count as passed: in the file named by
 /// `OUTBOX_TEST_SKIPS`, which `scripts/test` reads, and on stderr. The test returns afterwards.

@@ -150,6 +150,14 @@ impl Postgres {
         self.end(Signal::INT)
     }
 
+    /// Immediate shutdown: nothing is written any more, the next start recovers.
+    ///
+    /// # Errors
+    /// When it does not run or does not end.
+    pub fn stop_immediately(&self) -> anyhow::Result<()> {
+        self.end(Signal::QUIT)
+    }
+
     /// SIGSTOP or SIGCONT to the postmaster and its children: nothing answers, no connection is closed.
     ///
     /// # Errors

@@ -74,6 +74,7 @@ pub fn orders_bin() -> anyhow::Result<PathBuf> {
     built("orders", "OUTBOX_ORDERS_BIN", "cargo build -p orders")
 }
 
+<<<<<<< HEAD
 /// CPU time that these processes have used, and those of their children that have ended, to the kernel's tick.
 ///
 /// # Errors
@@ -90,6 +91,15 @@ pub fn cpu_time(pids: &[Pid]) -> anyhow::Result<Duration> {
         }
     }
     Ok(Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64))
+=======
+/// The library that changes what a program takes for the time, where it is installed.
+#[must_use]
+pub fn fake_clock() -> Option<PathBuf> {
+    let libraries = fs::read_dir("/usr/lib").ok()?.flatten();
+    libraries
+        .map(|directory| directory.path().join("faketime/libfaketimeMT.so.1"))
+        .find(|library| library.exists())
+>>>>>>> wt-F
 }
 
 fn built(name: &str, variable: &str, build: &str) -> anyhow::Result<PathBuf> {
@@ -116,6 +126,20 @@ impl Relay {
     /// When there is no binary or it cannot be started.
     pub fn start(config: &Path, args: &[&str], log: &Path) -> anyhow::Result<Self> {
         let mut command = bound(outbox_bin()?);
+        command.arg("--config").arg(config).args(args);
+        Self::run(command, log)
+    }
+
+    /// The same with a wall clock that is so many seconds off; the monotonic one is right.
+    ///
+    /// # Errors
+    /// The same, and when there is no [`fake_clock`].
+    pub fn start_with_clock(config: &Path, args: &[&str], log: &Path, off: i32) -> anyhow::Result<Self> {
+        let library =
+            fake_clock().context("libfaketime is not installed (Debian: apt-get install faketime)")?;
+        let mut command = bound(outbox_bin()?);
+        command.env("LD_PRELOAD", library).env("FAKETIME", format!("{off:+}"));
+        command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
         command.arg("--config").arg(config).args(args);
         Self::run(command, log)
     }

@@ -12,6 +12,9 @@ use crate::error::{store_error, timed_out};
 /// Longest time to open a connection, all of TCP, TLS and authentication.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Longest time for an idle connection to show that it is alive.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// Oldest server that has what the queries use (xid8, pg_current_xact_id).
 const OLDEST_SERVER: i32 = 130_000;
 
@@ -25,13 +28,22 @@ pub(crate) struct Connections {
     idle: Mutex<Vec<PgConnection>>,
     permits: Arc<Semaphore>,
     deadline: Duration,
+    /// Whether an idle connection has to show that it is alive before it is used.
+    probed: bool,
 }
 
 impl Connections {
     /// At most `most` connections, whose statements are given up after `deadline`.
     pub(crate) fn new(options: PgConnectOptions, most: u32, deadline: Duration) -> Self {
         let most = usize::try_from(most.max(1)).unwrap_or(1);
-        Self { options, idle: Mutex::new(Vec::new()), permits: Arc::new(Semaphore::new(most)), deadline }
+        let (idle, permits) = (Mutex::new(Vec::new()), Arc::new(Semaphore::new(most)));
+        Self { options, idle, permits, deadline, probed: false }
+    }
+
+    /// The same for statements that may take long, where a round trip more does not matter: on a link that has gone
+    /// silent a statement would be waited for as long as the longest may take.
+    pub(crate) fn probed(self) -> Self {
+        Self { probed: true, ..self }
     }
 
     /// Longest time to wait for a statement's answer. The server's own timeout comes first.
@@ -45,12 +57,21 @@ impl Connections {
             .await
             .map_err(|_| timed_out("waiting for a free connection"))?
             .map_err(|_| StoreError::Unavailable("the store is closed".into()))?;
-        let idle = self.idle().pop();
-        let connection = match idle {
+        let connection = match self.idle_one().await {
             Some(connection) => connection,
             None => self.open().await?,
         };
         Ok(Taken { connection, _permit: permit, home: self })
+    }
+
+    async fn idle_one(&self) -> Option<PgConnection> {
+        let mut connection = self.idle().pop()?;
+        if self.probed && !matches!(timeout(PROBE_TIMEOUT, connection.ping()).await, Ok(Ok(()))) {
+            // What has happened to it has happened to the others.
+            self.idle().clear();
+            return None;
+        }
+        Some(connection)
     }
 
     async fn open(&self) -> Result<PgConnection, StoreError> {
@@ -125,6 +146,8 @@ impl Taken<'_> {
         answer: Result<Result<T, sqlx::Error>, Elapsed>,
     ) -> Result<T, StoreError> {
         let Ok(answer) = answer else {
+            // The server's own timeout comes first: it is the link that is dead, and the others with it.
+            self.home.idle().clear();
             return Err(timed_out("a statement"));
         };
         let sound = match &answer {

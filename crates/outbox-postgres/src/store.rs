@@ -78,7 +78,7 @@ impl PostgresStore {
             statements,
             wake_up,
             quick: Connections::new(options.session(usual), options.max_connections, usual),
-            slow: Connections::new(options.session(long), SLOW_CONNECTIONS, long),
+            slow: Connections::new(options.session(long), SLOW_CONNECTIONS, long).probed(),
             relay: options.relay,
             schema,
         };

@@ -8,6 +8,7 @@ use outbox_store::contract::{Harness, insert, row};
 use outbox_store::{Claim, Claimed, QueuePolicy, SchemaState, Settled, Store, StoreError, Verdict};
 use outbox_tests::harness::PostgresHarness;
 use outbox_tests::postgres::shared;
+use outbox_tests::proxy::{Proxy, Weather};
 use sqlx::{AssertSqlSafe, Connection, PgConnection, raw_sql};
 
 fn published(claim: &Claim) -> Vec<Verdict> {
@@ -106,6 +107,23 @@ async fn waiting_for_a_lock_ends() {
         stranger.rollback().await;
         assert_eq!(store.settle(&policy, &claim, &published(&claim)).await.expect("settle"), Settled::Done);
     }
+}
+
+/// A link that goes silent while nothing is asked costs long work seconds, and not as long as the longest may take.
+#[tokio::test]
+async fn long_work_does_not_wait_for_a_link_that_went_silent() {
+    let server = &shared()[0];
+    let h = PostgresHarness::new(server).await;
+    let link = Proxy::to(server.port()).await.expect("a proxy");
+    let url = h.url().replace(&format!(":{}/", server.port()), &format!(":{}/", link.port()));
+    let mut options = PostgresOptions::from_url(&url).expect("url");
+    options.statement_timeout = Duration::from_secs(1);
+    let store = PostgresStore::connect(options).await.expect("connect");
+    store.stats().await.expect("stats");
+    link.turn(Weather::Silent);
+    assert!(tokio::time::timeout(Duration::from_millis(100), store.ping()).await.is_err(), "it is silent");
+    link.turn(Weather::Clear);
+    store.stats().await.expect("stats over a new link");
 }
 
 /// A call that is dropped half way does not leave its statement on a connection that somebody else then uses.
