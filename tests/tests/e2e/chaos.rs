@@ -43,6 +43,7 @@ fn storm(engine: Engine, relays: usize, load: Load) -> Storm {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_loss_and_order_on_postgres_while_relays_are_killed() -> Result<()> {
     let load = Load {
+        prefix: "k",
         keys: 500,
         writers: 20,
         rollbacks: 0.2,
@@ -58,6 +59,7 @@ async fn no_loss_and_order_on_postgres_while_relays_are_killed() -> Result<()> {
 async fn no_loss_and_order_on_sqlite_while_relays_are_killed() -> Result<()> {
     // A late commit holds the one write lock that there is: rarer, or nobody else would ever write.
     let load = Load {
+        prefix: "k",
         keys: 500,
         writers: 4,
         rollbacks: 0.2,

@@ -3,7 +3,9 @@
 mod chaos;
 mod checker;
 mod deploy;
+mod faults;
 mod languages;
+mod memory;
 mod operate;
 mod orders;
 mod rollbacks;

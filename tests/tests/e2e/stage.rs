@@ -13,6 +13,9 @@ use sqlx::{AssertSqlSafe, Connection, PgConnection, SqliteConnection};
 use tempfile::TempDir;
 use uuid::Uuid;
 
+/// How a relay is run.
+const RUN: [&str; 3] = ["--log", "json", "run"];
+
 /// Which database a test plays on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Engine {
@@ -61,6 +64,8 @@ impl Database {
 /// Where a test plays: a fresh, migrated database and a place for configurations and logs.
 pub(crate) struct Stage {
     pub(crate) url: String,
+    /// The same database as relays reach it.
+    relays_url: String,
     directory: TempDir,
     database: Database,
     /// Everything of the configuration but `[store]`, `[relay]` and `[http]`; `RELAY` stands for the relay's name.
@@ -89,7 +94,12 @@ impl Stage {
         let mut migrate = Relay::start(&config, &["migrate", "up"], &log)?;
         ensure!(migrate.wait(Duration::from_secs(60))?.success(), "migrate up: {}", migrate.log());
         let database = Database::connect(engine, &url).await?;
-        Ok(Self { url, directory, database, play })
+        Ok(Self { relays_url: url.clone(), url, directory, database, play })
+    }
+
+    /// Relays that start from now on reach the database server through this port instead of its own.
+    pub(crate) fn relays_through(&mut self, server: u16, port: u16) {
+        self.relays_url = self.url.replace(&format!(":{server}/"), &format!(":{port}/"));
     }
 
     /// After the database was away.
@@ -109,8 +119,20 @@ impl Stage {
 
     /// The same with probes and metrics at this address.
     pub(crate) fn relay_listening(&self, name: &str, listen: &str) -> Result<Relay> {
-        let config = write_config(&self.directory, &self.url, &self.play, name, listen)?;
-        Relay::start(&config, &["--log", "json", "run"], &self.directory.path().join(format!("{name}.log")))
+        let (config, log) = self.relay_files(name, listen)?;
+        Relay::start(&config, &RUN, &log)
+    }
+
+    /// A relay whose wall clock is so many seconds off.
+    pub(crate) fn relay_with_clock(&self, name: &str, off: i32) -> Result<Relay> {
+        let (config, log) = self.relay_files(name, "off")?;
+        Relay::start_with_clock(&config, &RUN, &log, off)
+    }
+
+    /// Its configuration and its log.
+    fn relay_files(&self, name: &str, listen: &str) -> Result<(PathBuf, PathBuf)> {
+        let config = write_config(&self.directory, &self.relays_url, &self.play, name, listen)?;
+        Ok((config, self.directory.path().join(format!("{name}.log"))))
     }
 
     /// Runs a command to its end and returns what it printed; fails unless it succeeds.

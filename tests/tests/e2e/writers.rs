@@ -16,6 +16,8 @@ use crate::checker::{Attempt, Fate};
 /// How the writers write.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Load {
+    /// What its keys begin with: two loads beside each other must not share a key.
+    pub(crate) prefix: &'static str,
     pub(crate) keys: u64,
     pub(crate) writers: u64,
     /// Share of transactions that are rolled back.
@@ -38,7 +40,12 @@ struct Transaction {
 fn draw(rng: &mut StdRng, load: &Load, writer: u64) -> Transaction {
     let own_keys = load.keys / load.writers;
     let events = (0..rng.random_range(1..=4))
-        .map(|_| (Uuid::now_v7(), format!("k{}", writer + load.writers * rng.random_range(0..own_keys))))
+        .map(|_| {
+            (
+                Uuid::now_v7(),
+                format!("{}{}", load.prefix, writer + load.writers * rng.random_range(0..own_keys)),
+            )
+        })
         .collect();
     let fate = if rng.random_bool(load.rollbacks) { Fate::RolledBack } else { Fate::Committed };
     let late = rng.random_bool(load.late).then(|| load.late_at_most.mul_f64(rng.random_range(0.1..=1.0)));
@@ -81,9 +88,14 @@ pub(crate) async fn write_postgres(url: &str, load: Load, stop: CancellationToke
             while !stop.is_cancelled() {
                 let plan = draw(&mut rng, &load, writer);
                 let end = run_postgres(&mut connection, &plan).await;
+                let broken = end.is_err();
                 let fate = fate_of(plan.fate, end);
                 journal.note(plan, fate);
                 tokio::time::sleep(load.pause).await;
+                // The server was away: this writer goes on when it is back.
+                if broken && let Ok(fresh) = PgConnection::connect(&url).await {
+                    connection = fresh;
+                }
             }
             journal.attempts
         });

@@ -7,6 +7,7 @@ mod enqueue_rusqlite;
 mod enqueue_tokio_postgres;
 mod guide;
 mod model;
+mod pinned;
 mod plain_sql;
 mod postgres;
 mod processed;

@@ -49,7 +49,7 @@ impl Cluster {
         Ok(Self { brokers, replicas: 1, options: "", private: None, victim: AtomicUsize::new(0) })
     }
 
-    async fn create_with(&self, topic: &str, settings: &[&str]) -> Result<()> {
+    pub(crate) async fn create_with(&self, topic: &str, settings: &[&str]) -> Result<()> {
         let replicas = self.replicas.to_string();
         let mut arguments = vec!["create", &self.brokers, topic, PARTITIONS, &replicas];
         arguments.extend(settings);

@@ -34,6 +34,7 @@ pub(crate) async fn run(broker: &dyn Broker, engine: Engine) -> Result<()> {
     let mut stage = Stage::set(engine, play(broker, &destination, more)).await?;
     let mut relay = stage.relay("relay")?;
     let load = Load {
+        prefix: "k",
         keys: 200,
         writers: if engine == Engine::Postgres { 8 } else { 2 },
         rollbacks: 0.05,
