@@ -10,6 +10,7 @@ use sqlx::{Connection, PgConnection, SqliteConnection};
 
 use crate::cost::{Cost, Meter, describe, rates, table_use};
 use crate::engine::{Database, Engine, Server};
+use crate::peers::Peer;
 use crate::report::Report;
 use crate::sinks::{self, Broker};
 use crate::workload::Workload;
@@ -53,10 +54,13 @@ pub(crate) struct Options {
     /// A broker instead of the null sink; its client alone takes part.
     #[arg(long, value_enum)]
     sink: Option<sinks::Kind>,
+    /// Libraries that take part, each the name of a directory of bench/peers.
+    #[arg(long = "peer", value_delimiter = ',', conflicts_with = "sink")]
+    peers: Vec<String>,
 }
 
 /// Who drains.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 enum Contender {
     /// So many relays at once.
     Relays(u32),
@@ -70,10 +74,12 @@ enum Contender {
     SqlLoop,
     /// With batches of this size.
     Textbook(u32),
+    /// A library that does such work too.
+    Peer(Peer),
 }
 
 impl Contender {
-    fn name(self) -> String {
+    fn name(&self) -> String {
         match self {
             Self::Relays(1) => "relay".to_owned(),
             Self::Relays(relays) => format!("{relays} relays"),
@@ -82,10 +88,11 @@ impl Contender {
             Self::Sketch => "sketch of the statements alone".to_owned(),
             Self::SqlLoop => "SQL loop".to_owned(),
             Self::Textbook(batch) => format!("textbook loop, batch {batch}"),
+            Self::Peer(peer) => peer.name().to_owned(),
         }
     }
 
-    fn all(engine: Engine, work: &Workload, options: &Options) -> Vec<Self> {
+    fn all(engine: Engine, work: &Workload, options: &Options, peers: Vec<Peer>) -> Vec<Self> {
         let mut all: Vec<_> = options.relays.iter().copied().map(Self::Relays).collect();
         if options.kept > 0 {
             all.push(Self::BesideKept);
@@ -99,6 +106,7 @@ impl Contender {
         if work.batch != 50 {
             all.push(Self::Textbook(50));
         }
+        all.extend(peers.into_iter().map(Self::Peer));
         all
     }
 }
@@ -123,13 +131,14 @@ struct Place {
 
 /// Measures.
 pub(crate) async fn run(engine: Engine, work: Workload, options: Options) -> Result<Report> {
+    let peers = options.peers.iter().map(|name| Peer::build(name)).collect::<Result<_>>()?;
     let server = Server::start(engine)?;
     let kept =
         if options.kept > 0 { Some(with_kept_rows(&server, &work, options.kept).await?) } else { None };
     let broker = options.sink.map(Broker::start).transpose()?;
     let destination = Destination { sink: json!({ "type": "null" }), name: "nowhere".to_owned() };
     let mut place = Place { server, work, published: options.published, kept, broker, destination };
-    let contenders = Contender::all(engine, &work, &options);
+    let contenders = Contender::all(engine, &work, &options, peers);
     let mut costs = vec![Vec::new(); contenders.len()];
     let (mut clients, mut hot, mut dead) = (Vec::new(), Vec::new(), Vec::new());
     for run in 0..work.runs as usize {
@@ -139,7 +148,7 @@ pub(crate) async fn run(engine: Engine, work: Workload, options: Options) -> Res
             clients.push(rate);
         }
         for (contender, costs) in contenders.iter().zip(&mut costs) {
-            let (cost, database) = place.round(*contender).await?;
+            let (cost, database) = place.round(contender).await?;
             eprintln!("run {}, {}: {:.0}/s", run + 1, contender.name(), cost.rate);
             costs.push(cost);
             if let (Some(database), Engine::Postgres) = (database, engine) {
@@ -179,10 +188,10 @@ fn title(engine: Engine, work: &Workload, options: &Options) -> String {
 
 impl Place {
     /// What a drain has cost; with the database in which a single relay has worked.
-    async fn round(&self, contender: Contender) -> Result<(Cost, Option<Database>)> {
+    async fn round(&self, contender: &Contender) -> Result<(Cost, Option<Database>)> {
         let Self { server, work, .. } = self;
         let cost = match contender {
-            Contender::Relays(relays) => return self.relays(relays).await,
+            Contender::Relays(relays) => return self.relays(*relays).await,
             Contender::BesideKept => {
                 let kept = self.kept.as_ref().context("no rows are kept")?;
                 self.drain(kept, 1).await?
@@ -190,7 +199,10 @@ impl Place {
             Contender::Statements => roofline::shipped(server, work, self.published.policy()).await?,
             Contender::Sketch => roofline::sketch(server, work).await?,
             Contender::SqlLoop => roofline::sql_loop(server, work).await?,
-            Contender::Textbook(batch) => textbook_round(server, &Workload { batch, ..*work }).await?,
+            Contender::Textbook(batch) => {
+                textbook_round(server, &Workload { batch: *batch, ..*work }).await?
+            }
+            Contender::Peer(peer) => peer.round(server, work).await?,
         };
         Ok((cost, None))
     }

@@ -11,6 +11,7 @@ mod enqueue;
 mod failures;
 mod idle;
 mod in_process;
+mod peers;
 mod pinned;
 mod producers;
 mod report;

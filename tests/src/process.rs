@@ -74,7 +74,6 @@ pub fn orders_bin() -> anyhow::Result<PathBuf> {
     built("orders", "OUTBOX_ORDERS_BIN", "cargo build -p orders")
 }
 
-<<<<<<< HEAD
 /// CPU time that these processes have used, and those of their children that have ended, to the kernel's tick.
 ///
 /// # Errors
@@ -91,7 +90,8 @@ pub fn cpu_time(pids: &[Pid]) -> anyhow::Result<Duration> {
         }
     }
     Ok(Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64))
-=======
+}
+
 /// The library that changes what a program takes for the time, where it is installed.
 #[must_use]
 pub fn fake_clock() -> Option<PathBuf> {
@@ -99,7 +99,6 @@ pub fn fake_clock() -> Option<PathBuf> {
     libraries
         .map(|directory| directory.path().join("faketime/libfaketimeMT.so.1"))
         .find(|library| library.exists())
->>>>>>> wt-F
 }
 
 fn built(name: &str, variable: &str, build: &str) -> anyhow::Result<PathBuf> {
